@@ -1,0 +1,665 @@
+// Package claim decides who may start a process and who joins one.
+//
+// decide.go is the table and is pure; this file reads the facts under the gate
+// and performs the answer in the same hold.
+package claim
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"processguard/go/internal/lock"
+	"processguard/go/internal/proc"
+	"processguard/go/internal/record"
+	"processguard/go/internal/watch"
+)
+
+// Request is one caller's wish to have a process running.
+type Request struct {
+	Dir         *lock.Dir
+	Hub         *watch.Hub
+	Name        string
+	Version     int64
+	Argv        []string
+	Thread      int // of the caller, for the token
+	StopOrphans bool
+	Budget      time.Duration // how long a claim may stay unfinished, and how long we wait for what cannot be told
+	AfterTaken  bool          // an earlier claim of this caller was taken from it
+	Closed      func() bool   // the caller's thread has ended; nil: never
+}
+
+// Result is how a claim ended: exactly one of Won and Joined is set.
+type Result struct {
+	Won    *Won
+	Joined *record.Record
+	Notes  []string // what was found on the way, for the report
+}
+
+// Won is a claim that is ours to start something under.
+type Won struct {
+	Token  string
+	Orphan *record.Record // the live process of another configuration that was displaced, nil if none
+}
+
+// RefusedError says why a claim was not taken and what to do about it.
+type RefusedError struct {
+	Why  Why
+	Text string
+}
+
+func (e *RefusedError) Error() string { return e.Text }
+
+// Code is the stable name JavaScript sees.
+func (e *RefusedError) Code() string { return "ERR_CLAIM_REFUSED" }
+
+var serial atomic.Uint64
+
+// newToken names a generation. Pids and serials repeat in containers, so the
+// last part is random.
+func newToken(thread int) string {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	return fmt.Sprintf("%d.%d.%d.%s", os.Getpid(), thread, serial.Add(1), hex.EncodeToString(b[:]))
+}
+
+// live holds the tokens that a thread of this process still stands behind. A
+// record of this process with another token is a claim nobody will finish,
+// whatever kept it from being given back.
+var live sync.Map
+
+// relook is how often a claimant looks again at what sends no event: an
+// identity that cannot be read, a life lock whose holder is not known by pid.
+const relook = 250 * time.Millisecond
+
+// Run claims. It returns when the process is ours to start, is joined, or the
+// claim is refused (*RefusedError); other errors come from the file system.
+func Run(ctx context.Context, q Request) (Result, error) {
+	c := &claimer{q: q, began: time.Now(), notes: &notes{}, seen: map[string]time.Time{}}
+	sub := q.Hub.Subscribe(q.Name)
+	defer sub.Close()
+	for {
+		res, wait, err := c.pass(ctx)
+		res.Notes = c.notes.lines
+		if err != nil || wait == nil {
+			return res, err
+		}
+		err = wait.forChange(ctx, sub, c.untilSpent())
+		wait.close()
+		if err != nil {
+			return res, err
+		}
+	}
+}
+
+type claimer struct {
+	q     Request
+	began time.Time
+	notes *notes
+	seen  map[string]time.Time // when a claim without a stamp of ours was first looked at
+}
+
+// notes keeps each line once, in the order they came.
+type notes struct{ lines []string }
+
+func (n *notes) add(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	for _, l := range n.lines {
+		if l == line {
+			return
+		}
+	}
+	n.lines = append(n.lines, line)
+}
+
+func (c *claimer) spent() bool     { return time.Since(c.began) >= c.q.Budget }
+func (c *claimer) longSpent() bool { return time.Since(c.began) >= 2*c.q.Budget }
+
+func (c *claimer) untilSpent() time.Duration {
+	left := c.q.Budget - time.Since(c.began)
+	if left <= 0 {
+		left = 2*c.q.Budget - time.Since(c.began)
+	}
+	return max(left, time.Millisecond)
+}
+
+// pass is one look under the gate. wait is nil when the claim is over.
+func (c *claimer) pass(ctx context.Context) (Result, *waiting, error) {
+	gctx, cancel := context.WithDeadline(ctx, c.began.Add(max(c.q.Budget, time.Second)))
+	g, err := c.q.Dir.Lock(gctx, c.q.Name)
+	cancel()
+	if err != nil {
+		if ctx.Err() != nil {
+			return Result{}, nil, ctx.Err()
+		}
+		return Result{}, nil, err
+	}
+	defer g.Unlock()
+	s, err := c.look()
+	if err != nil {
+		return Result{}, nil, err
+	}
+	defer s.close()
+	d := Decide(s.facts)
+	switch d.Action {
+	case Wait:
+		return Result{}, s.waiting(d, c), nil
+	case Refuse:
+		return Result{}, nil, c.refusal(d, s)
+	case Join:
+		c.notes.add("joined the running pid %d rather than starting a second one", s.rec.PID)
+		return Result{Joined: s.rec}, nil, nil
+	case PutBack:
+		rec, err := c.putBack(g, s)
+		if err != nil {
+			return Result{}, nil, err
+		}
+		c.notes.add("joined the running pid %d rather than starting a second one", rec.PID)
+		return Result{Joined: rec}, nil, nil
+	case FinishReaping:
+		w, err := c.finishReaping(s)
+		return Result{}, w, err
+	default:
+		won, err := c.take(g, s, d)
+		if err != nil {
+			return Result{}, nil, err
+		}
+		if c.closed(ctx) {
+			// The thread ended while we wrote: nobody will start anything.
+			live.Delete(won.Token)
+			return Result{}, nil, errors.Join(context.Canceled, removeClaim(c.q.Dir, g, c.q.Name, won.Token))
+		}
+		return Result{Won: won}, nil, nil
+	}
+}
+
+func (c *claimer) closed(ctx context.Context) bool {
+	return ctx.Err() != nil || c.q.Closed != nil && c.q.Closed()
+}
+
+// scene is what one look found, with the handles the proof was read from.
+type scene struct {
+	facts   Facts
+	rec     *record.Record
+	foreign *record.ForeignError
+	process *proc.Handle
+	keeper  *proc.Handle
+	host    *proc.Handle
+	ageLeft time.Duration
+	reaping *record.Record
+	reaped  *proc.Handle
+	older   *generation
+}
+
+func (s *scene) close() {
+	for _, h := range []*proc.Handle{s.process, s.keeper, s.host, s.reaped} {
+		if h != nil {
+			h.Close()
+		}
+	}
+	if s.older != nil {
+		s.older.handle.Close()
+	}
+}
+
+func (c *claimer) look() (*scene, error) {
+	s := &scene{facts: Facts{StopOrphans: c.q.StopOrphans, AfterTaken: c.q.AfterTaken, Spent: c.spent(), LongSpent: c.longSpent()}}
+	rec, err := record.Read(c.q.Dir, c.q.Name)
+	if errors.As(err, &s.foreign) {
+		s.facts.Found = Foreign
+		c.notes.add("%v", s.foreign)
+		c.lookForOlder(s, "")
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.rec = rec
+	if rec == nil {
+		s.facts.Found = Absent
+		c.lookAtReaping(s)
+		c.lookForOlder(s, "")
+		return s, nil
+	}
+	if !rec.Ours() {
+		s.facts.Found = Bare
+		if rec.PID > 0 {
+			s.process, s.facts.Process = openProcess(rec)
+			if s.facts.Process != Dead {
+				s.facts.Process = Hidden
+			}
+		}
+		c.lookForOlder(s, "")
+		return s, nil
+	}
+	s.facts.OtherNS = rec.NS != 0 && proc.NS() != 0 && rec.NS != proc.NS() && !otherBoot(rec)
+	s.facts.Life = c.q.Dir.LifeHeld(c.q.Name, rec.Token)
+	s.facts.SameConfig = rec.Version == c.q.Version && record.SameArgv(rec.Argv, c.q.Argv)
+	s.facts.Starting = rec.Starting
+	if rec.PID == 0 {
+		s.facts.Found = Claimed
+		c.lookAtClaim(s)
+	} else {
+		s.facts.Found = Named
+		if !s.facts.OtherNS {
+			s.process, s.facts.Process = openProcess(rec)
+			s.keeper, s.facts.Keeper = keeperOf(rec, s.facts.Life)
+		}
+	}
+	if s.facts.Found != Named || s.facts.Process != Ours || !s.facts.SameConfig {
+		c.lookForOlder(s, rec.Token)
+	}
+	return s, nil
+}
+
+// otherBoot says whether the machine was rebooted since the record was written.
+func otherBoot(rec *record.Record) bool {
+	boot := rec.Boot
+	if boot == "" {
+		boot, _, _ = strings.Cut(rec.Started, ":")
+	}
+	now := proc.BootID()
+	return boot != "" && now != "" && boot != now
+}
+
+// openProcess opens the recorded process and says what it is. The caller
+// closes the handle, nil when there is none.
+func openProcess(rec *record.Record) (*proc.Handle, Process) {
+	if otherBoot(rec) {
+		return nil, Dead
+	}
+	v, h := proc.Identify(rec.PID, proc.Want{Started: rec.Started, Inode: rec.Inode, Argv: rec.Argv, Keeper: rec.Keeper, KeeperArgv: rec.KeeperArgv})
+	switch {
+	case v == proc.Match:
+		return h, Ours
+	case v == proc.Differs && h == nil:
+		return nil, Dead
+	case v == proc.Differs && h.Alive() == proc.No:
+		return h, Dead
+	case v == proc.Differs:
+		return h, Stranger
+	}
+	return h, Hidden
+}
+
+// keeperOf says whether the record's keeper lives. Its life lock proves it;
+// without one (removed by hand, or a record of the original's) its command
+// line does.
+func keeperOf(rec *record.Record, life proc.Answer) (*proc.Handle, proc.Answer) {
+	if rec.Keeper <= 0 || otherBoot(rec) {
+		return nil, proc.No
+	}
+	v, h := proc.Identify(rec.Keeper, proc.Want{Argv: rec.KeeperArgv})
+	switch {
+	case v == proc.Match:
+		return h, proc.Yes
+	case life == proc.Yes:
+		return h, proc.Yes
+	case v == proc.Differs:
+		return h, proc.No
+	}
+	return h, proc.Unknown
+}
+
+func (c *claimer) lookAtClaim(s *scene) {
+	rec := s.rec
+	s.keeper, _ = keeperOf(rec, s.facts.Life)
+	var age time.Duration
+	switch {
+	case otherBoot(rec):
+		s.facts.Host, s.facts.Life = proc.No, proc.No
+		return
+	case rec.ClaimedAt > 0:
+		age = time.Duration(proc.BootMillis()-rec.ClaimedAt) * time.Millisecond
+	default:
+		first, ok := c.seen[rec.Token]
+		if !ok {
+			first = time.Now()
+			c.seen[rec.Token] = first
+		}
+		age = time.Since(first)
+	}
+	s.ageLeft = c.q.Budget - age
+	s.facts.Young = s.ageLeft > 0
+	self := proc.Self()
+	if rec.Host == self.PID && rec.HostStarted != "" && rec.HostStarted == self.Started {
+		s.facts.Host = proc.No
+		if _, ok := live.Load(rec.Token); ok {
+			s.facts.Host = proc.Yes
+		}
+		return
+	}
+	v, h := proc.Identify(rec.Host, proc.Want{Started: rec.HostStarted})
+	s.host = h
+	switch {
+	case v == proc.Match:
+		s.facts.Host = proc.Yes
+	case v == proc.Differs:
+		s.facts.Host = proc.No
+	}
+}
+
+func (c *claimer) lookAtReaping(s *scene) {
+	rec, err := record.ReadReaping(c.q.Dir, c.q.Name)
+	if err != nil || !rec.Ours() {
+		return
+	}
+	h, p := openProcess(rec)
+	s.reaping, s.reaped = rec, h
+	if p == Dead || p == Stranger {
+		return
+	}
+	s.facts.Reaping = ReaperAtWork
+	if c.q.Dir.ReapingHeld(c.q.Name) == proc.No {
+		s.facts.Reaping = ReaperDied
+	}
+}
+
+// generation is a process found through its life file rather than its record.
+type generation struct {
+	token  string
+	life   record.Life
+	handle *proc.Handle
+}
+
+// lookForOlder goes through the life files of every generation but the
+// record's own. One of our version and argv that still runs must be put back,
+// not joined by a second. What is over is swept.
+func (c *claimer) lookForOlder(s *scene, own string) {
+	files, err := c.q.Dir.Names(lock.LifePrefix(c.q.Name))
+	if err != nil {
+		s.facts.Older = OlderUnknown
+		return
+	}
+	want := record.HashArgv(c.q.Argv)
+	for _, file := range files {
+		token := lock.LifeToken(c.q.Name, file)
+		if token == "" || token == own || s.facts.Older == OlderLives {
+			continue
+		}
+		f, err := record.OpenLife(c.q.Dir, c.q.Name, token)
+		if err != nil {
+			continue
+		}
+		if uid, err := lock.Owner(f); err != nil || uid != 0 && uid != os.Geteuid() {
+			f.Close()
+			continue
+		}
+		held := lock.LockHeld(f)
+		l, err := record.ReadLife(f)
+		f.Close()
+		if err != nil || l.PID <= 0 {
+			// Nothing ran under it yet. Held: a launcher whose claim was taken;
+			// it finds that out by itself. Free: left by a launcher that died.
+			if held == proc.No {
+				_ = c.q.Dir.Remove(file)
+			}
+			continue
+		}
+		v, h := identifyLife(l)
+		ours := l.Version == c.q.Version && l.ArgvHash == want
+		switch {
+		case v == proc.Match && ours:
+			s.facts.Older = OlderLives
+			s.older = &generation{token: token, life: l, handle: h}
+			h = nil
+		case v == proc.Unsure && ours:
+			s.facts.Older = OlderUnknown
+		case v == proc.Differs && held == proc.No:
+			_ = c.q.Dir.Remove(file)
+		}
+		if h != nil {
+			h.Close()
+		}
+	}
+}
+
+func identifyLife(l record.Life) (proc.Verdict, *proc.Handle) {
+	if boot, _, _ := strings.Cut(l.Started, ":"); boot != "" && proc.BootID() != "" && boot != proc.BootID() {
+		return proc.Differs, nil
+	}
+	if l.NS != 0 && proc.NS() != 0 && l.NS != proc.NS() {
+		return proc.Unsure, nil
+	}
+	return proc.Identify(l.PID, proc.Want{Started: l.Started, Inode: l.Inode, Argv: l.Argv, Keeper: l.Keeper, KeeperArgv: l.KeeperArgv})
+}
+
+// take writes our claim over what was found.
+func (c *claimer) take(g *lock.Gate, s *scene, d Decision) (*Won, error) {
+	won := &Won{Token: newToken(c.q.Thread)}
+	alive := s.facts.Found == Named && s.facts.Process == Ours
+	if alive {
+		if err := rememberDisplaced(c.q.Dir, c.q.Name, s.rec); err != nil {
+			return nil, err
+		}
+		won.Orphan = s.rec
+	}
+	p, err := record.Prepare(c.q.Dir, c.q.Name, c.claimRecord(won.Token))
+	if err != nil {
+		return nil, err
+	}
+	c.noteTaking(s, d)
+	if d.Action == StopOrphan {
+		_ = s.process.Signal(syscall.SIGTERM)
+	}
+	if err := p.Commit(g); err != nil {
+		return nil, err
+	}
+	live.Store(won.Token, true)
+	// Nobody reads an earlier generation's last word as ours.
+	_ = record.RemoveExit(c.q.Dir, c.q.Name)
+	if s.facts.Found == Absent && s.reaping != nil {
+		_ = c.q.Dir.Remove(c.q.Name + lock.ReapingSuffix)
+	}
+	return won, nil
+}
+
+func (c *claimer) claimRecord(token string) *record.Record {
+	self := proc.Self()
+	return &record.Record{
+		Version: c.q.Version, Token: token, Host: self.PID, HostStarted: self.Started, Argv: c.q.Argv,
+		ClaimedAt: proc.BootMillis(), Boot: proc.BootID(), NS: proc.NS(), UID: os.Geteuid(),
+	}
+}
+
+// rememberDisplaced leaves a life file for a live process whose record is
+// about to be written over, if its generation has none (started directly, or
+// by the original): the next start of its configuration must find it.
+func rememberDisplaced(d *lock.Dir, name string, rec *record.Record) error {
+	f, err := d.Open(lock.LifeName(name, rec.Token), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return record.WriteLife(f, record.Life{
+		PID: rec.PID, Started: rec.Started, Inode: rec.Inode, NS: rec.NS, Version: rec.Version, ArgvHash: record.HashArgv(rec.Argv),
+		Argv: rec.Argv, Host: rec.Host, HostStart: rec.HostStarted, Keeper: rec.Keeper, KeeperArgv: rec.KeeperArgv, Restarts: rec.Restarts,
+	})
+}
+
+func (c *claimer) putBack(g *lock.Gate, s *scene) (*record.Record, error) {
+	l := s.older.life
+	rec := &record.Record{
+		PID: l.PID, Version: l.Version, Token: s.older.token, Host: l.Host, HostStarted: l.HostStart, Argv: c.q.Argv,
+		Keeper: l.Keeper, KeeperArgv: l.KeeperArgv, Started: l.Started, Inode: l.Inode,
+		Boot: proc.BootID(), NS: proc.NS(), UID: os.Geteuid(), Restarts: l.Restarts,
+	}
+	orphan := s.facts.Found == Named && s.facts.Process == Ours
+	if orphan {
+		if err := rememberDisplaced(c.q.Dir, c.q.Name, s.rec); err != nil {
+			return nil, err
+		}
+	}
+	p, err := record.Prepare(c.q.Dir, c.q.Name, rec)
+	if err != nil {
+		return nil, err
+	}
+	if orphan {
+		c.noteOrphan(s, c.q.StopOrphans)
+		if c.q.StopOrphans {
+			_ = s.process.Signal(syscall.SIGTERM)
+		}
+	}
+	if err := p.Commit(g); err != nil {
+		return nil, err
+	}
+	_ = record.RemoveExit(c.q.Dir, c.q.Name)
+	return rec, nil
+}
+
+// stopPatience is how long a process may take over SIGTERM before SIGKILL,
+// where a stop was begun by a reaper that died.
+const stopPatience = 5 * time.Second
+
+func (c *claimer) finishReaping(s *scene) (*waiting, error) {
+	aside, err := record.ResumeReaping(c.q.Dir, c.q.Name)
+	if errors.Is(err, lock.ErrBusy) || errors.Is(err, fs.ErrNotExist) {
+		return &waiting{timer: relook}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := s.reaped
+	if h == nil || h.Signal(syscall.SIGTERM) != nil {
+		_ = aside.Done()
+		return &waiting{timer: time.Millisecond}, nil
+	}
+	s.reaped = nil
+	c.notes.add("finished stopping pid %d, which a reaper that died had begun to stop", h.PID())
+	return &waiting{timer: time.Hour, stop: h, aside: aside, claimer: c}, nil
+}
+
+func removeClaim(d *lock.Dir, g *lock.Gate, name, token string) error {
+	rec, err := record.Read(d, name)
+	if err != nil {
+		return err
+	}
+	if rec == nil || rec.Token != token || rec.PID != 0 || rec.Keeper != 0 {
+		return nil
+	}
+	return record.Remove(d, g, name)
+}
+
+// GiveBack takes an unfinished claim away, only while it is still ours and
+// names neither a pid nor a keeper: from then on it is the keeper's. It says
+// what the record is afterwards; nil when there is none.
+func GiveBack(ctx context.Context, d *lock.Dir, name, token string) (*record.Record, error) {
+	live.Delete(token)
+	g, err := d.Lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer g.Unlock()
+	if err := removeClaim(d, g, name, token); err != nil {
+		return nil, err
+	}
+	return record.Read(d, name)
+}
+
+// Withdraw ends a claim whose launcher is over, with its keeper's death known:
+// unlike GiveBack it may remove a claim that names a keeper, but only when the
+// generation's life lock is free and no process is named.
+func Withdraw(ctx context.Context, d *lock.Dir, name, token string) (*record.Record, error) {
+	live.Delete(token)
+	g, err := d.Lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer g.Unlock()
+	rec, err := record.Read(d, name)
+	if err != nil || rec == nil || rec.Token != token || rec.PID != 0 {
+		return rec, err
+	}
+	if d.LifeHeld(name, token) != proc.No {
+		return rec, nil
+	}
+	if err := record.Remove(d, g, name); err != nil {
+		return rec, err
+	}
+	_ = d.Remove(lock.LifeName(name, token))
+	return nil, nil
+}
+
+// Keep says that a thread no longer has to stand behind a token: what was
+// started under it does.
+func Keep(token string) { live.Delete(token) }
+
+// Renew gives a claim a new token before another attempt: a launcher that was
+// counted as refused may still have started, and must find that the claim is
+// not its own. ok is false when the claim is no longer ours or already has a
+// keeper; the record says whose it is.
+func Renew(ctx context.Context, q Request, old string) (token string, cur *record.Record, ok bool, err error) {
+	g, err := q.Dir.Lock(ctx, q.Name)
+	if err != nil {
+		return "", nil, false, err
+	}
+	defer g.Unlock()
+	rec, err := record.Read(q.Dir, q.Name)
+	if err != nil || rec == nil || rec.Token != old || rec.PID != 0 || rec.Keeper != 0 {
+		return "", rec, false, err
+	}
+	next := newToken(q.Thread)
+	fresh := *rec
+	fresh.Token = next
+	fresh.ClaimedAt = proc.BootMillis()
+	if err := record.Write(q.Dir, g, q.Name, &fresh); err != nil {
+		return "", rec, false, err
+	}
+	live.Store(next, true)
+	live.Delete(old)
+	return next, &fresh, true, nil
+}
+
+// CommitDirect names a process that a thread started itself. taken is set when
+// the record is no longer this claim's: the process must be stopped.
+func CommitDirect(ctx context.Context, d *lock.Dir, name, token string, h *proc.Handle, argv []string) (rec *record.Record, taken bool, err error) {
+	g, err := d.Lock(ctx, name)
+	if err != nil {
+		return nil, false, err
+	}
+	defer g.Unlock()
+	rec, err = record.Read(d, name)
+	if err != nil {
+		return nil, false, err
+	}
+	if rec == nil || rec.Token != token || rec.PID != 0 {
+		return rec, true, nil
+	}
+	fresh := *rec
+	fresh.PID = h.PID()
+	fresh.Argv = argv
+	if id, err := h.ID(); err == nil {
+		fresh.Started, fresh.Inode = id.Started, id.Inode
+	}
+	if err := record.Write(d, g, name, &fresh); err != nil {
+		return rec, false, err
+	}
+	live.Delete(token)
+	return &fresh, false, nil
+}
+
+// Release removes a record of ours after a direct start's process ended.
+func Release(ctx context.Context, d *lock.Dir, name, token string) (*record.Record, error) {
+	g, err := d.Lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer g.Unlock()
+	rec, err := record.Read(d, name)
+	if err != nil || rec == nil || rec.Token != token {
+		return rec, err
+	}
+	return nil, record.Remove(d, g, name)
+}

@@ -1,0 +1,166 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dir is one open directory. Everything in it is opened, renamed and removed
+// relative to this handle.
+type Dir struct {
+	path     string
+	f        *os.File
+	dev, ino uint64
+}
+
+// statfs is a variable so that a test can stand in for a mount it cannot make.
+var statfs = unix.Fstatfs
+
+// remote names the file systems whose locks are somebody else's word: servers
+// without a lock manager hang the caller for good, others ignore the lock.
+var remote = map[int64]string{
+	unix.NFS_SUPER_MAGIC:     "nfs",
+	unix.SMB_SUPER_MAGIC:     "smb",
+	unix.SMB2_SUPER_MAGIC:    "smb",
+	unix.CIFS_SUPER_MAGIC:    "cifs",
+	unix.AFS_SUPER_MAGIC:     "afs",
+	unix.CODA_SUPER_MAGIC:    "coda",
+	unix.NCP_SUPER_MAGIC:     "ncp",
+	unix.CEPH_SUPER_MAGIC:    "ceph",
+	unix.V9FS_MAGIC:          "9p",
+	0x7461636f /* ocfs2 */ :  "ocfs2",
+	0x0BD00BD0 /* lustre */ : "lustre",
+	0x19830326 /* beegfs */ : "beegfs",
+	0x47504653 /* gpfs */ :   "gpfs",
+	0x6B414653 /* kafs */ :   "afs",
+}
+
+// OpenExisting opens a directory and never makes one.
+func OpenExisting(path string) (*Dir, error) {
+	real, err := realPath(path)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open(real, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("pidDir %s: %w", real, err)
+	}
+	f := os.NewFile(uintptr(fd), real)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("pidDir %s: %w", real, err)
+	}
+	var fs unix.Statfs_t
+	if err := statfs(fd, &fs); err == nil {
+		if kind, bad := remote[int64(uint32(fs.Type))]; bad {
+			f.Close()
+			return nil, &UnfitError{Path: real, Mount: kind}
+		}
+	}
+	return &Dir{path: real, f: f, dev: uint64(st.Dev), ino: st.Ino}, nil
+}
+
+// Path is the directory's real path at the time it was opened.
+func (d *Dir) Path() string { return d.path }
+
+// Inode identifies the directory itself, whatever its path.
+func (d *Dir) Inode() (dev, ino uint64) { return d.dev, d.ino }
+
+// FD is the handle's descriptor, for calls relative to it.
+func (d *Dir) FD() int { return int(d.f.Fd()) }
+
+// Close gives the handle back.
+func (d *Dir) Close() error { return d.f.Close() }
+
+// Moved says whether the path no longer leads to this directory.
+func (d *Dir) Moved() bool {
+	var st unix.Stat_t
+	err := unix.Lstat(d.path, &st)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return true
+	}
+	return err == nil && (uint64(st.Dev) != d.dev || st.Ino != d.ino)
+}
+
+// Join is the path of a file in the directory, for messages and command lines.
+func (d *Dir) Join(name string) string { return filepath.Join(d.path, name) }
+
+// Open opens a regular file of this directory. Links are not followed, and a
+// FIFO or a device under one of our names neither blocks nor is read.
+func (d *Dir) Open(name string, flag int, perm os.FileMode) (*os.File, error) {
+	fd, err := unix.Openat(d.FD(), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, uint32(perm.Perm()))
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", d.Join(name), err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("stat %s: %w", d.Join(name), err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open %s: not a regular file; remove it: %w", d.Join(name), unix.EINVAL)
+	}
+	return os.NewFile(uintptr(fd), d.Join(name)), nil
+}
+
+// Owner is the uid that owns f.
+func Owner(f *os.File) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return -1, fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	return int(st.Uid), nil
+}
+
+// Rename replaces one name of the directory by another, atomically.
+func (d *Dir) Rename(from, to string) error {
+	if err := unix.Renameat(d.FD(), from, d.FD(), to); err != nil {
+		return fmt.Errorf("rename %s to %s: %w", d.Join(from), to, err)
+	}
+	return nil
+}
+
+// Remove unlinks a file; one that is not there is no error.
+func (d *Dir) Remove(name string) error {
+	if err := unix.Unlinkat(d.FD(), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove %s: %w", d.Join(name), err)
+	}
+	return nil
+}
+
+// Exists says whether the directory has an entry of that name, of any kind.
+func (d *Dir) Exists(name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(d.FD(), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+}
+
+// Names lists the entries that begin with prefix, sorted.
+func (d *Dir) Names(prefix string) ([]string, error) {
+	// A handle of its own: the position in a directory belongs to the open file.
+	fd, err := unix.Openat(d.FD(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", d.path, err)
+	}
+	f := os.NewFile(uintptr(fd), d.path)
+	defer f.Close()
+	all, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", d.path, err)
+	}
+	out := all[:0]
+	for _, n := range all {
+		if strings.HasPrefix(n, prefix) {
+			out = append(out, n)
+		}
+	}
+	sort.Strings(out)
+	return out, nil
+}
