@@ -1,0 +1,290 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Nobody's command line is longer: the kernel stops at a quarter of the
+// stack limit, and at 6 MiB whatever the limit.
+const maxProcFile = 16 << 20
+
+var errForeignProc = errors.New("/proc belongs to another pid namespace")
+
+// readFile does without *os.File, whose registration with the poller fails
+// for every file in /proc and costs a system call each time.
+func readFile(path string) ([]byte, error) {
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	// One read serves nearly every file, and what one read returns is
+	// consistent in itself.
+	text := make([]byte, 0, 2048)
+	for {
+		if len(text) == cap(text) {
+			if len(text) >= maxProcFile {
+				return nil, unix.EFBIG
+			}
+			text = slices.Grow(text, cap(text))
+		}
+		n, err := retry(func() (int, error) { return unix.Read(fd, text[len(text):cap(text)]) })
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return text, nil
+		}
+		text = text[:len(text)+n]
+	}
+}
+
+func retry(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// field is the rest of the line that starts with key.
+func field(text []byte, key string) (string, bool) {
+	for len(text) > 0 {
+		var line []byte
+		line, text, _ = bytes.Cut(text, []byte{'\n'})
+		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			return string(bytes.TrimSpace(rest)), true
+		}
+	}
+	return "", false
+}
+
+// tgidOf is the pid of the process that the number belongs to: itself, or for
+// a thread its leader's.
+func tgidOf(pid int) (int, error) {
+	if !procIsOurs() {
+		return 0, errForeignProc
+	}
+	text, err := readFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	tgid, ok := field(text, "Tgid:")
+	if !ok {
+		return 0, fmt.Errorf("status of process %d: no Tgid line", pid)
+	}
+	return strconv.Atoi(tgid)
+}
+
+// procIsOurs tells whether the numbers in /proc are ours. After a plain
+// `unshare --pid` it still is the outer namespace's, and /proc/<pid> another
+// process than our pid.
+var procIsOurs = sync.OnceValue(func() bool {
+	target, err := os.Readlink("/proc/self")
+	return err == nil && target == strconv.Itoa(os.Getpid())
+})
+
+// BootID is the kernel's random name for this boot, "" when it hides it.
+func BootID() string { return bootID() }
+
+var bootID = sync.OnceValue(func() string {
+	text, err := readFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	id := string(bytes.TrimSpace(text))
+	if strings.ContainsAny(id, ": \n") {
+		return "" // it is written before a colon
+	}
+	return id
+})
+
+// NS is the inode of our pid namespace, 0 when unknown.
+func NS() uint64 { return pidNS() }
+
+var pidNS = sync.OnceValue(func() uint64 {
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/pid", &st) != nil {
+		return 0
+	}
+	return st.Ino
+})
+
+// bootOffset is what our time namespace adds to the time since boot. Start
+// times and ages cross namespaces in records, so it is taken out of both.
+// false means that the offset is not known.
+var bootOffset = sync.OnceValues(func() (time.Duration, bool) {
+	text, err := readFile("/proc/self/timens_offsets")
+	if errors.Is(err, unix.ENOENT) {
+		// No time namespaces before Linux 5.6. A missing /proc is no proof
+		// of that, but nothing is read from it then either.
+		return 0, true
+	}
+	if err != nil {
+		return 0, false
+	}
+	// The file shows the namespace of our *future* children. The two differ
+	// only in a process that called unshare and did not fork or exec since.
+	var mine, children unix.Stat_t
+	if unix.Stat("/proc/self/ns/time", &mine) != nil || unix.Stat("/proc/self/ns/time_for_children", &children) != nil || mine.Ino != children.Ino {
+		return 0, false
+	}
+	return parseBootOffset(text)
+})
+
+// parseBootOffset reads "boottime <seconds> <nanoseconds>".
+func parseBootOffset(text []byte) (time.Duration, bool) {
+	line, ok := field(text, "boottime")
+	if !ok {
+		return 0, false
+	}
+	words := strings.Fields(line)
+	if len(words) != 2 {
+		return 0, false
+	}
+	sec, err := strconv.ParseInt(words[0], 10, 64)
+	nsec, nerr := strconv.ParseInt(words[1], 10, 64)
+	const limit = 1 << 33 // seconds; the kernel's own limit is far below
+	if err != nil || nerr != nil || sec > limit || sec < -limit {
+		return 0, false
+	}
+	return time.Duration(sec)*time.Second + time.Duration(nsec), true
+}
+
+// tick is the unit of the times in /proc/<pid>/stat: USER_HZ is 100 on every
+// architecture Go runs on, whatever the kernel's own HZ.
+const tick = 10 * time.Millisecond
+
+// startedAt is "" when the offset of our time namespace is no whole number of
+// ticks: the kernel rounds after it adds the offset, and a start time that is
+// one tick off would make the same process another one.
+func startedAt(ticks uint64) string {
+	offset, ok := bootOffset()
+	if !ok || offset%tick != 0 || BootID() == "" {
+		return ""
+	}
+	return BootID() + ":" + strconv.FormatInt(int64(ticks)-int64(offset/tick), 10)
+}
+
+// BootMillis is the time since boot, suspend included, without the offset of
+// our time namespace. 0 when it cannot be had.
+func BootMillis() int64 {
+	offset, ok := bootOffset()
+	var now unix.Timespec
+	if !ok || unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return 0
+	}
+	return (time.Duration(now.Nano()) - offset).Milliseconds()
+}
+
+// onPidfs tells whether a pidfd lives on pidfs (Linux 6.9). It has an inode
+// of its own per process then, never used again within a boot; before that
+// all pidfds share one anonymous inode. It also reports the reaping.
+var onPidfs = sync.OnceValue(func() bool {
+	fd, err := pidfdOpen(os.Getpid())
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var st unix.Statfs_t
+	return unix.Fstatfs(fd, &st) == nil && int64(st.Type) == unix.PID_FS_MAGIC
+})
+
+// hangsUp tells whether POLLHUP is reported for the reaping.
+func hangsUp() bool { return onPidfs() }
+
+// inodeOf is the pidfs inode. On 32-bit systems the kernel cuts it down to 32
+// bits, and it may come again.
+func inodeOf(fd int) uint64 {
+	if strconv.IntSize < 64 || !onPidfs() {
+		return 0
+	}
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// mayReadExit tells an exit code of 0 from one that the kernel hides. It asks
+// the same question the kernel asks for the exit code (may we look into this
+// process: same user, or CAP_SYS_PTRACE, and what a security module adds),
+// through a link of the same process that answers with EACCES.
+func (h *Handle) mayReadExit() bool {
+	_, err := os.Readlink("/proc/" + strconv.Itoa(h.pid) + "/ns/pid")
+	// A zombie has no namespaces any more, so being allowed reads ENOENT.
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return false
+	}
+	// ENOENT is also what a reaped process reads.
+	gone, err := h.isReaped()
+	return err == nil && !gone
+}
+
+// Children are the direct children of pid, zombies included, in order.
+//
+// The kernel's own list leaves a child out when its elder sibling ends
+// while it is read, and is not built into every kernel; the parent named by
+// each process finds every child that lives through the scan, but not one
+// that hidepid hides. So it is both.
+func Children(pid int) ([]int, error) {
+	if pid <= 0 {
+		return nil, ErrGone
+	}
+	if !procIsOurs() {
+		return nil, fmt.Errorf("list the children of process %d: %w", pid, errForeignProc)
+	}
+	dir := "/proc/" + strconv.Itoa(pid)
+	var children []int
+	tasks, _ := os.ReadDir(dir + "/task") // gone or hidden: the scan decides
+	for _, task := range tasks {
+		text, err := readFile(dir + "/task/" + task.Name() + "/children")
+		if err != nil {
+			continue
+		}
+		for _, word := range bytes.Fields(text) {
+			if child, err := strconv.Atoi(string(word)); err == nil {
+				children = append(children, child)
+			}
+		}
+	}
+	names, err := readNames("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list the children of process %d: %w", pid, err)
+	}
+	for _, name := range names {
+		child, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		text, err := readFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue // ended meanwhile, or hidden
+		}
+		if s, err := parseStat(text); err == nil && s.ppid == pid {
+			children = append(children, child)
+		}
+	}
+	slices.Sort(children)
+	return slices.Compact(children), nil
+}
+
+func readNames(path string) ([]string, error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.Readdirnames(-1)
+}
