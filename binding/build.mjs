@@ -1,0 +1,206 @@
+// @ts-check
+/**
+ * The one build script: `npm install` in a checkout, Make and node-gyp (through
+ * binding.gyp) all end here. It needs Go, a C compiler and nothing from the network
+ * beyond the Go modules: node-gyp would fetch Node's headers from nodejs.org, so
+ * the C compiler is called directly, with the headers of node-api-headers.
+ *
+ *   node binding/build.mjs [--if-missing] [--tags fault] [--force]
+ *
+ * Everything lands in prebuilds/<platform>-<arch>/ (prebuilds-<tags>/ with --tags),
+ * each file by rename: a host that runs keeps the files that it mapped.
+ */
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+
+const root = resolve(import.meta.dirname ?? dirname(new URL(import.meta.url).pathname), '..');
+const { values: options } = parseArgs({
+	options: {
+		'if-missing': { type: 'boolean', default: false },
+		force: { type: 'boolean', default: false },
+		tags: { type: 'string', default: '' },
+	},
+});
+
+const windows = process.platform === 'win32';
+const target = `${process.platform}-${process.arch}`;
+const outputs = join(root, options.tags ? `prebuilds-${options.tags.replaceAll(',', '-')}` : 'prebuilds', target);
+const library = { win32: 'libguard.dll', darwin: 'libguard.dylib' }[String(process.platform)] ?? 'libguard.so';
+const executable = (/** @type {string} */ name) => (windows ? `${name}.exe` : name);
+
+/** Ends the build with a sentence instead of a stack. */
+class BuildError extends Error {}
+
+/**
+ * @param {string} command
+ * @param {string[]} args
+ * @param {NodeJS.ProcessEnv} [env]
+ */
+function run(command, args, env = {}) {
+	const { error, status, signal } = spawnSync(command, args, {
+		cwd: root,
+		env: { ...process.env, ...env },
+		stdio: ['ignore', 'inherit', 'inherit'],
+	});
+	if (error && 'code' in error && error.code === 'ENOENT') throw new BuildError(missing(command));
+	if (error) throw new BuildError(`${command} could not be started: ${error.message}`);
+	if (status !== 0) throw new BuildError(`${command} ${args[0]} failed (${signal ?? `exit code ${status}`}); its messages are above`);
+}
+
+/** @param {string} command */
+function missing(command) {
+	const what =
+		command === 'go'
+			? `Go ${goVersion()} or newer (\`go\`)`
+			: `a C compiler (\`${command}\`${process.env.CC ? ', from the environment variable CC' : '; set CC to use another'})`;
+	return `${what} was not found on PATH. It is needed to build harper-process-guard from its sources for ${target}, since ${outputs} is not there or is older than they are. Install it and run \`node binding/build.mjs\`, or install a release that carries ${target}.`;
+}
+
+function goVersion() {
+	return /^go (\S+)/m.exec(readFileSync(join(root, 'go.mod'), 'utf8'))?.[1] ?? '';
+}
+
+/**
+ * The newest change below these paths. Directories count, so that a removed file does.
+ * @param {string[]} paths
+ * @returns {number}
+ */
+function newest(paths) {
+	let time = 0;
+	for (const path of paths) {
+		const stat = statSync(join(root, path));
+		time = Math.max(time, stat.mtimeMs);
+		if (stat.isDirectory()) {
+			const inside = readdirSync(join(root, path)).filter((name) => !name.endsWith('_test.go') && name !== 'testdata');
+			time = Math.max(time, newest(inside.map((name) => join(path, name))));
+		}
+	}
+	return time;
+}
+
+/**
+ * @param {string} file
+ * @param {string[]} sources
+ */
+function stale(file, sources) {
+	const path = join(outputs, file);
+	return options.force || !existsSync(path) || statSync(path).mtimeMs < newest(sources);
+}
+
+/** The folder that holds node_api.h. */
+function headers() {
+	try {
+		return dirname(createRequire(join(root, 'package.json')).resolve('node-api-headers/include/node_api.h'));
+	} catch {
+		const own = join(dirname(dirname(process.execPath)), 'include', 'node');
+		if (existsSync(join(own, 'node_api.h'))) return own;
+		throw new BuildError(
+			`node_api.h was not found: neither the package node-api-headers (a development dependency: run \`npm install\` in ${root}) nor ${own} has it.`
+		);
+	}
+}
+
+const flags = ['-trimpath', '-buildvcs=false'];
+const goEnv = {
+	GOOS: { win32: 'windows' }[String(process.platform)] ?? process.platform,
+	GOARCH: { x64: 'amd64', ia32: '386' }[String(process.arch)] ?? process.arch,
+};
+const goSources = ['go', 'go.mod', 'go.sum', 'binding/build.mjs'];
+const floor = process.platform === 'linux' ? ['-include', join(root, 'binding', 'glibc.h')] : [];
+
+/** @param {string} out */
+function buildLibrary(out) {
+	const quoted = floor.map((word) => (/\s/.test(word) ? `"${word}"` : word)).join(' ');
+	run(
+		'go',
+		[
+			'build',
+			'-buildmode=c-shared',
+			...flags,
+			'-tags',
+			['netgo', 'osusergo', ...(options.tags ? [options.tags] : [])].join(','),
+			// Without asyncpreemptoff=1 Go sends itself SIGURG and must keep it open on its
+			// threads: a host with a SIGURG listener then died within 3 seconds.
+			'-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1',
+			'-o',
+			out,
+			'./go/capi',
+		],
+		{ ...goEnv, CGO_ENABLED: '1', CGO_CFLAGS: `${process.env.CGO_CFLAGS ?? '-O2 -g'} ${quoted}` }
+	);
+}
+
+/** @param {string} name */
+function buildExecutable(name) {
+	return (/** @type {string} */ out) =>
+		run(
+			'go',
+			['build', ...flags, ...(options.tags ? ['-tags', options.tags] : []), '-ldflags=-s -w', '-o', out, `./go/cmd/${name}`],
+			{ ...goEnv, CGO_ENABLED: '0' }
+		);
+}
+
+/** @param {string} out */
+function buildShim(out) {
+	const link = {
+		linux: ['-Wl,-z,nodelete', '-Wl,-z,relro', '-Wl,-z,now', '-lpthread', '-ldl'],
+		darwin: ['-undefined', 'dynamic_lookup'],
+	};
+	// A stranger's newer compiler may warn of something; that must not end an install.
+	const strict = options['if-missing'] ? [] : ['-Werror'];
+	run(process.env.CC || (windows ? 'gcc' : 'cc'), [
+		'-std=c11',
+		'-O2',
+		'-fPIC',
+		'-shared',
+		'-fvisibility=hidden',
+		'-Wall',
+		'-Wextra',
+		...strict,
+		...floor,
+		'-I',
+		headers(),
+		join(root, 'binding', 'addon.c'),
+		join(root, 'binding', windows ? 'load_windows.c' : 'load_posix.c'),
+		'-o',
+		out,
+		'-s',
+		...(link[/** @type {'linux'} */ (String(process.platform))] ?? []),
+	]);
+}
+
+/** @type {Array<{ file: string, sources: string[], build: (out: string) => void }>} */
+const products = [
+	{ file: library, sources: [...goSources, 'binding/guard.h', 'binding/glibc.h'], build: buildLibrary },
+	...['keeper', 'reaper'].map((name) => ({ file: executable(name), sources: goSources, build: buildExecutable(name) })),
+	{ file: 'guard.node', sources: ['binding'], build: buildShim },
+];
+
+try {
+	const wanted = options['if-missing']
+		? products.every(({ file }) => existsSync(join(outputs, file)))
+			? []
+			: products
+		: products.filter(({ file, sources }) => stale(file, sources));
+	if (wanted.length > 0) {
+		mkdirSync(join(root, 'build'), { recursive: true });
+		mkdirSync(outputs, { recursive: true });
+		const scratch = mkdtempSync(join(root, 'build', 'tmp-'));
+		try {
+			for (const { file, build } of wanted) {
+				console.log(`building ${join(outputs, file)}`);
+				build(join(scratch, file));
+				renameSync(join(scratch, file), join(outputs, file));
+			}
+		} finally {
+			rmSync(scratch, { recursive: true, force: true });
+		}
+	}
+} catch (error) {
+	if (!(error instanceof BuildError)) throw error;
+	console.error(`harper-process-guard: ${error.message}`);
+	process.exitCode = 1;
+}
