@@ -1,0 +1,32 @@
+// @ts-check
+/** The compiled test programs. Make builds them first; a test that is run on its own builds what it lacks. */
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdirSync, renameSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const root = fileURLToPath(new URL('../..', import.meta.url));
+
+/**
+ * @param {string} source
+ * @param {string} output
+ * @param {string[]} flags
+ */
+function compiled(source, output, flags) {
+	const from = join(root, 'test/fixtures', source);
+	const to = join(root, '.cache/fixtures', output);
+	if (!existsSync(to) || statSync(to).mtimeMs < statSync(from).mtimeMs) {
+		mkdirSync(dirname(to), { recursive: true });
+		// Beside and renamed: two test files may build at once, and one of them may already be running the program.
+		const temporary = `${to}.${process.pid}`;
+		execFileSync(process.env.CC ?? 'cc', ['-std=c11', '-O2', '-Wall', '-Wextra', '-Werror', ...flags, from, '-o', temporary]);
+		renameSync(temporary, to);
+	}
+	return to;
+}
+
+/** @returns {string} path of the guarded process of the tests; its words are listed in proc.c */
+export const proc = () => compiled('proc.c', 'proc', ['-pthread']);
+
+/** @returns {string} path of a library that tells who was started with it preloaded */
+export const preload = () => compiled('preload.c', 'preload.so', ['-shared', '-fPIC']);
