@@ -11,6 +11,7 @@
  * each file by rename: a host that runs keeps the files that it mapped.
  */
 import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, resolve } from 'node:path';
@@ -113,7 +114,12 @@ const floor = process.platform === 'linux' ? ['-include', join(root, 'binding', 
 
 /** @param {string} out */
 function buildLibrary(out) {
-	const quoted = floor.map((word) => (/\s/.test(word) ? `"${word}"` : word)).join(' ');
+	// Go's build cache keeps what it compiled from headers outside of a package, however
+	// they change, so their content is made part of the command line.
+	const hash = createHash('sha256');
+	for (const name of ['guard.h', 'glibc.h']) hash.update(readFileSync(join(root, 'binding', name)));
+	const words = [...floor, `-DPG_HEADERS=0x${hash.digest('hex').slice(0, 8)}`];
+	const quoted = words.map((word) => (/\s/.test(word) ? `"${word}"` : word)).join(' ');
 	run(
 		'go',
 		[
@@ -153,6 +159,7 @@ function buildShim(out) {
 	const strict = options['if-missing'] ? [] : ['-Werror'];
 	run(process.env.CC || (windows ? 'gcc' : 'cc'), [
 		'-std=c11',
+		'-D_GNU_SOURCE',
 		'-O2',
 		'-fPIC',
 		'-shared',
@@ -175,8 +182,10 @@ function buildShim(out) {
 /** @type {Array<{ file: string, sources: string[], build: (out: string) => void }>} */
 const products = [
 	{ file: library, sources: [...goSources, 'binding/guard.h', 'binding/glibc.h'], build: buildLibrary },
-	...['keeper', 'reaper'].map((name) => ({ file: executable(name), sources: goSources, build: buildExecutable(name) })),
 	{ file: 'guard.node', sources: ['binding'], build: buildShim },
+	...['keeper', 'reaper']
+		.filter((name) => existsSync(join(root, 'go', 'cmd', name)))
+		.map((name) => ({ file: executable(name), sources: goSources, build: buildExecutable(name) })),
 ];
 
 try {

@@ -10,10 +10,8 @@
 #if __has_include(<gnu/libc-version.h>)
 #if defined(__x86_64__)
 #define PG_GLIBC "GLIBC_2.2.5"
-#define PG_GLIBC_GETATTR "GLIBC_2.2.3"
 #elif defined(__aarch64__)
 #define PG_GLIBC "GLIBC_2.17"
-#define PG_GLIBC_GETATTR "GLIBC_2.17"
 #endif
 #ifdef PG_GLIBC
 #define PG_BIND(name, version) __asm__(".symver " #name "," #name "@" version)
@@ -26,8 +24,9 @@ PG_BIND(pthread_getspecific, PG_GLIBC);
 PG_BIND(pthread_sigmask, PG_GLIBC);
 PG_BIND(pthread_attr_getstack, PG_GLIBC);
 PG_BIND(pthread_attr_getstacksize, PG_GLIBC);
-PG_BIND(pthread_getattr_np, PG_GLIBC_GETATTR);
+PG_BIND(pthread_getattr_np, PG_GLIBC);
 PG_BIND(dlopen, PG_GLIBC);
+PG_BIND(dlclose, PG_GLIBC);
 PG_BIND(dlsym, PG_GLIBC);
 PG_BIND(dlerror, PG_GLIBC);
 PG_BIND(dladdr, PG_GLIBC);

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "load.h"
 
 #include <dlfcn.h>
@@ -9,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 void pg_mutex_init(pg_mutex *mutex) {
 	pthread_mutex_init(mutex, NULL);
@@ -52,8 +50,6 @@ struct process_state {
 	const struct pg_api *api;
 	bool pinned;
 	char path[PATH_MAX];
-	dev_t dev;
-	ino_t ino;
 };
 
 #define STATE_SYMBOL "pg_process_state_1"
@@ -141,20 +137,37 @@ static void pin_sigchld(void) {
 	}
 }
 
-static bool same_library(const struct process_state *state, const char *path, const struct stat *file) {
-	return strcmp(state->path, path) == 0 || (file != NULL && file->st_dev == state->dev && file->st_ino == state->ino);
+static const struct pg_api *table_of(void *library) {
+	void *symbol = dlsym(library, PG_API_SYMBOL);
+	pg_api_getter getter;
+	memcpy(&getter, &symbol, sizeof getter);
+	return symbol != NULL ? getter() : NULL;
+}
+
+/*
+ * By the path: an upgrade in place renames a new file over it, and the process goes
+ * on with what it loaded. By the file: a package manager may hard-link one copy to
+ * two places, which the loader knows to be one library.
+ */
+static bool same_library(const struct process_state *state, const char *path) {
+	if (strcmp(state->path, path) == 0) {
+		return true;
+	}
+	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+	bool same = library != NULL && table_of(library) == state->api;
+	if (library != NULL) {
+		dlclose(library);
+	}
+	return same;
 }
 
 static const struct pg_api *load_locked(struct process_state *state, const char *path, char *settings, size_t settings_len, struct pg_failure *failure) {
 	char real[PATH_MAX];
-	struct stat file;
-	bool found = realpath(path, real) != NULL && stat(real, &file) == 0;
+	bool found = realpath(path, real) != NULL;
 	int reason = errno;
 
 	if (state->api != NULL) {
-		/* The path alone is enough: an upgrade in place renames a new file over it,
-		 * and the process goes on with what it loaded. */
-		if (same_library(state, found ? real : path, found ? &file : NULL)) {
+		if (same_library(state, found ? real : path)) {
 			return state->api;
 		}
 		return fail(failure, "PG_SECOND_COPY",
@@ -175,21 +188,16 @@ static const struct pg_api *load_locked(struct process_state *state, const char 
 		const char *text = dlerror();
 		return fail(failure, "PG_LOAD_FAILED", "%s", text != NULL ? text : real);
 	}
-	void *symbol = dlsym(library, PG_API_SYMBOL);
-	pg_api_getter getter;
-	memcpy(&getter, &symbol, sizeof getter);
-	if (symbol == NULL) {
+	const struct pg_api *api = table_of(library);
+	if (api == NULL) {
 		return fail(failure, "PG_LOAD_FAILED", "%s has no symbol " PG_API_SYMBOL ": it is not the library of this package", real);
 	}
-	const struct pg_api *api = getter();
 	if (api->abi != PG_ABI) {
 		return fail(failure, "PG_LOAD_FAILED", "%s speaks version %u of the interface, guard.node version %u: they are of different builds", real, api->abi, (unsigned)PG_ABI);
 	}
 	/* The first call waits for Go's start, so it belongs under the mask as well. */
 	api->init(settings, settings_len);
 	(void)snprintf(state->path, sizeof state->path, "%s", real);
-	state->dev = file.st_dev;
-	state->ino = file.st_ino;
 	state->api = api;
 	return api;
 }
