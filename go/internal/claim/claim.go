@@ -412,7 +412,7 @@ func (c *claimer) lookForOlder(s *scene, own string) {
 			s.facts.Older = OlderLives
 			s.older = &generation{token: token, life: l, handle: h}
 			h = nil
-		case v == proc.Unsure && ours:
+		case v == proc.Unknown && ours:
 			s.facts.Older = OlderUnknown
 		case v == proc.Differs && held == proc.No:
 			_ = c.q.Dir.Remove(file)
@@ -428,7 +428,7 @@ func identifyLife(l record.Life) (proc.Verdict, *proc.Handle) {
 		return proc.Differs, nil
 	}
 	if l.NS != 0 && proc.NS() != 0 && l.NS != proc.NS() {
-		return proc.Unsure, nil
+		return proc.Unknown, nil
 	}
 	return proc.Identify(l.PID, proc.Want{Started: l.Started, Inode: l.Inode, Argv: l.Argv, Keeper: l.Keeper, KeeperArgv: l.KeeperArgv})
 }
@@ -598,8 +598,8 @@ func Keep(token string) { live.Delete(token) }
 
 // Renew gives a claim a new token before another attempt: a launcher that was
 // counted as refused may still have started, and must find that the claim is
-// not its own. ok is false when the claim is no longer ours or already has a
-// keeper; the record says whose it is.
+// not its own. ok is false when the claim is no longer ours, names a process,
+// or has a launcher or keeper at work; the record says whose it is.
 func Renew(ctx context.Context, q Request, old string) (token string, cur *record.Record, ok bool, err error) {
 	g, err := q.Dir.Lock(ctx, q.Name)
 	if err != nil {
@@ -607,19 +607,33 @@ func Renew(ctx context.Context, q Request, old string) (token string, cur *recor
 	}
 	defer g.Unlock()
 	rec, err := record.Read(q.Dir, q.Name)
-	if err != nil || rec == nil || rec.Token != old || rec.PID != 0 || rec.Keeper != 0 {
+	if err != nil || rec == nil || rec.Token != old || rec.PID != 0 || q.Dir.LifeHeld(q.Name, old) != proc.No {
 		return "", rec, false, err
 	}
 	next := newToken(q.Thread)
 	fresh := *rec
 	fresh.Token = next
 	fresh.ClaimedAt = proc.BootMillis()
+	fresh.Keeper, fresh.KeeperArgv, fresh.Launcher = 0, nil, 0
 	if err := record.Write(q.Dir, g, q.Name, &fresh); err != nil {
 		return "", rec, false, err
 	}
 	live.Store(next, true)
 	live.Delete(old)
+	_ = q.Dir.Remove(lock.LifeName(q.Name, old))
 	return next, &fresh, true, nil
+}
+
+// AtWork says under the gate what has become of a claim whose launcher ended:
+// the record, and whether a launcher or keeper of the token still lives.
+func AtWork(ctx context.Context, d *lock.Dir, name, token string) (rec *record.Record, life proc.Answer, err error) {
+	g, err := d.Lock(ctx, name)
+	if err != nil {
+		return nil, proc.Unknown, err
+	}
+	defer g.Unlock()
+	rec, err = record.Read(d, name)
+	return rec, d.LifeHeld(name, token), err
 }
 
 // CommitDirect names a process that a thread started itself. taken is set when

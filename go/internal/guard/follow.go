@@ -1,0 +1,525 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"processguard/go/internal/claim"
+	"processguard/go/internal/exit"
+	"processguard/go/internal/proc"
+	"processguard/go/internal/record"
+	"processguard/go/internal/watch"
+)
+
+// following is one process that a thread watches.
+type following struct {
+	rec    *record.Record
+	owner  bool         // this thread started it
+	direct *child       // this thread spawned it itself; nil under a keeper
+	handle *proc.Handle // nil when over
+	keeper *proc.Handle // nil: none, or none that can be identified
+	life   *os.File     // its keeper's last words; kept open so that they outlive the file
+	over   bool         // it was dead when we came
+	said   *record.Exit // what its keeper has said about that already
+}
+
+func (f *following) close() {
+	for _, h := range []*proc.Handle{f.handle, f.keeper} {
+		if h != nil {
+			h.Close()
+		}
+	}
+	if f.life != nil {
+		f.life.Close()
+	}
+}
+
+// follower opens what a record names; nil when that process is not there.
+func (s *session) follower(rec *record.Record, owner bool) *following {
+	v, h := proc.Identify(rec.PID, want(rec))
+	if v != proc.Match {
+		if h != nil {
+			h.Close()
+		}
+		return nil
+	}
+	f := &following{rec: rec, owner: owner, handle: h}
+	s.attachKeeper(f)
+	return f
+}
+
+func want(rec *record.Record) proc.Want {
+	return proc.Want{Started: rec.Started, Inode: rec.Inode, Argv: rec.Argv, Keeper: rec.Keeper, KeeperArgv: rec.KeeperArgv}
+}
+
+// attachKeeper opens what the keeper of f will speak through.
+func (s *session) attachKeeper(f *following) {
+	if f.life == nil {
+		f.life, _ = record.OpenLife(s.dir, s.a.Name, f.rec.Token)
+	}
+	if f.rec.Keeper > 0 && f.keeper == nil {
+		v, h := proc.Identify(f.rec.Keeper, proc.Want{Argv: f.rec.KeeperArgv})
+		if v == proc.Differs && h != nil {
+			h.Close()
+			h = nil
+		}
+		f.keeper = h
+		reapAfter(f.rec.Keeper)
+		reapAfter(f.rec.PID)
+	}
+}
+
+// reaping remembers for which pids a goroutine of this host waits already.
+var reaping sync.Map
+
+// reapAfter makes sure that a keeper, or the process of a killed one, does not
+// stay a zombie where they end up as children of this host. Anywhere else the
+// attempt finds that it is not its child.
+func reapAfter(pid int) {
+	if !inheritsOrphans() {
+		return
+	}
+	h, err := proc.Open(pid)
+	if err != nil {
+		return
+	}
+	id, err := h.ID()
+	if err != nil {
+		h.Close()
+		return
+	}
+	if _, known := reaping.LoadOrStore(id, true); known {
+		h.Close()
+		return
+	}
+	adopted(h, nil)
+	go func() {
+		_ = protect("forgetting a child", func() error {
+			defer reaping.Delete(id)
+			h, err := proc.Open(pid)
+			if err != nil {
+				return nil
+			}
+			defer h.Close()
+			return h.Wait(context.Background())
+		})
+	}()
+}
+
+// saying is a keeper's answer to a death, from the exit record or its last words.
+type saying struct {
+	exit     proc.Exit
+	known    bool // exit is a fact
+	outcome  record.Outcome
+	restarts int
+	waitMs   int64
+	err      string
+}
+
+// follow waits for the process to end, tells the thread, and answers. again
+// means that the claim is to be entered once more.
+func (s *session) follow(ctx context.Context, f *following) (again bool) {
+	sub := s.hub.Subscribe(s.a.Name)
+	defer sub.Close()
+	for {
+		if f.handle != nil && !f.over {
+			if f.handle.Wait(ctx) != nil {
+				return false
+			}
+		}
+		if f.direct != nil {
+			return s.answerDirect(ctx, f)
+		}
+		say, proof := s.hear(ctx, f, sub)
+		if ctx.Err() != nil {
+			return false
+		}
+		if say == nil {
+			return s.answerWithoutKeeper(ctx, f)
+		}
+		changes := []pair{}
+		if say.known {
+			changes = append(changes, pair{"exitProof", proof}, pair{"code", codeOf(say.exit)}, pair{"signal", signalOf(say.exit)})
+		}
+		s.patch(append(changes, pair{"exited", true})...)
+		next, again, done := s.answerKeeper(ctx, f, say, sub)
+		if done {
+			return again
+		}
+		f.close()
+		*f = *next
+	}
+}
+
+// slowKeeper is how long a keeper may take to say what it reaped before the
+// kernel's own answer is published. It is a deadline and no poll: the usual
+// case is one event about a millisecond after the death, and only a keeper
+// that is stopped or starved is slower.
+const slowKeeper = 250 * time.Millisecond
+
+// hear waits for the keeper's answer to the death of f's process. nil: the
+// keeper is gone and left none.
+func (s *session) hear(ctx context.Context, f *following, sub *watch.Sub) (*saying, string) {
+	if f.said != nil {
+		return fromExit(f.said), "keeper"
+	}
+	if f.life == nil {
+		f.life, _ = record.OpenLife(s.dir, s.a.Name, f.rec.Token)
+	}
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	keeperOver := make(chan struct{})
+	if f.keeper != nil {
+		go closeWhenOver(wctx, f.keeper, keeperOver)
+	} else if f.rec.Keeper <= 0 || !s.keeperMayLive(f.rec) {
+		close(keeperOver)
+	}
+	slow := time.NewTimer(slowKeeper)
+	defer slow.Stop()
+	last := false
+	for {
+		if say := s.said(f); say != nil {
+			return say, "keeper"
+		}
+		if last {
+			return nil, ""
+		}
+		select {
+		case <-sub.C():
+		case <-keeperOver:
+			last = true // one more look: it may have spoken right before it ended
+		case <-slow.C:
+			if f.handle == nil {
+				continue
+			}
+			if x, ok := f.handle.Exit(); ok {
+				s.patch(pair{"exitProof", "kernel"}, pair{"code", codeOf(x)}, pair{"signal", signalOf(x)}, pair{"exited", true})
+			}
+		case <-ctx.Done():
+			return nil, ""
+		}
+	}
+}
+
+func (s *session) keeperMayLive(rec *record.Record) bool {
+	v, h := proc.Identify(rec.Keeper, proc.Want{Argv: rec.KeeperArgv})
+	if h != nil {
+		h.Close()
+	}
+	return v != proc.Differs
+}
+
+// said is what the keeper has written about the process of f, nil if nothing.
+// Last words come first: an exit record is one slot per name, and a later
+// generation's must not be read as this one's.
+func (s *session) said(f *following) *saying {
+	if f.life != nil {
+		if l, err := record.ReadLife(f.life); err == nil && l.Words != nil && l.Words.PID == f.rec.PID {
+			w := l.Words
+			say := &saying{outcome: w.Outcome, restarts: w.Restarts, waitMs: w.WaitMs, err: w.Error}
+			say.exit, say.known = toExit(w.Code, w.Signal)
+			return say
+		}
+	}
+	x, err := record.ReadExit(s.dir, s.a.Name)
+	if err != nil || x == nil || x.Token != f.rec.Token || x.PID != f.rec.PID {
+		return nil
+	}
+	return fromExit(x)
+}
+
+func fromExit(x *record.Exit) *saying {
+	say := &saying{outcome: x.Outcome, restarts: x.Restarts, waitMs: x.WaitMs, err: x.Error}
+	say.exit, say.known = toExit(x.Code, x.Signal)
+	return say
+}
+
+func toExit(code *int, signal *string) (proc.Exit, bool) {
+	switch {
+	case signal != nil && *signal != "":
+		return proc.Exit{Signal: exit.SignalNumber(*signal)}, true
+	case code != nil:
+		return proc.Exit{Code: *code}, true
+	}
+	return proc.Exit{}, false
+}
+
+func codeOf(x proc.Exit) any {
+	if x.Signal != 0 {
+		return nil
+	}
+	return x.Code
+}
+
+func signalOf(x proc.Exit) any {
+	if x.Signal == 0 {
+		return nil
+	}
+	return exit.SignalName(x.Signal)
+}
+
+// cause is an exit in words, with the caller's hint where it may help.
+func (s *session) cause(x proc.Exit, known bool) string {
+	switch {
+	case !known:
+		return "nobody could read how"
+	case x.Signal != 0:
+		return "signal " + exit.SignalName(x.Signal)
+	}
+	line := fmt.Sprintf("exit code %d", x.Code)
+	if x.Code != 0 && s.a.ExitHint != "" {
+		line += ". " + s.a.ExitHint
+	}
+	return line
+}
+
+func (s *session) deliberate(x proc.Exit) bool { return exit.Deliberate(x, s.codes()) }
+
+func (s *session) codes() []int {
+	if s.a.Deliberate == nil {
+		return []int{0}
+	}
+	return s.a.Deliberate
+}
+
+// answerKeeper does what the keeper's decision asks of a watching thread. next
+// is the process to follow now; done: there is none.
+func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, sub *watch.Sub) (next *following, again, done bool) {
+	cause := s.cause(say.exit, say.known)
+	switch say.outcome {
+	case record.Restarting:
+		s.log("warn", "%s is gone (%s). Its keeper starts it again in %d ms, restart %d of %d", s.a.Title, cause, say.waitMs, say.restarts, s.restart().Max)
+		return s.rejoin(ctx, f, say, sub)
+	case record.Released:
+		if say.err != "" {
+			s.log("error", "%s: its lock could not be released: %s", s.a.Title, say.err)
+		}
+		s.patch(dropVerdict(nil)...)
+		s.log("info", "%s was shut down (%s); not restarting it", s.a.Title, cause)
+	case record.GaveUp:
+		s.patch(dropVerdict(nil)...)
+		s.fail("%s died %d times (%s); not restarting it again", s.a.Title, say.restarts+1, cause)
+	case record.Failed:
+		s.patch(dropVerdict(nil)...)
+		why := say.err
+		if why == "" {
+			why = cause
+		}
+		s.fail("%s died (%s) and its keeper could not start it again: %s", s.a.Title, cause, why)
+	case record.Taken:
+		if say.known && !s.deliberate(say.exit) {
+			return nil, s.byLock(ctx, f, say.exit, say.known, say.restarts), true
+		}
+		s.patch(dropVerdict(nil)...)
+		s.log("warn", "%s was stopped (%s) by whatever now holds its lock", s.a.Title, cause)
+	default: // gone
+		return nil, s.byLock(ctx, f, say.exit, say.known, say.restarts), true
+	}
+	return nil, false, true
+}
+
+// rejoin waits for the process that the keeper owes.
+func (s *session) rejoin(ctx context.Context, f *following, say *saying, sub *watch.Sub) (next *following, again, done bool) {
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	keeperOver := make(chan struct{})
+	switch {
+	case f.keeper != nil:
+		go closeWhenOver(wctx, f.keeper, keeperOver)
+	case !s.keeperMayLive(f.rec):
+		close(keeperOver)
+	}
+	last := false
+	for {
+		rec, err := record.Read(s.dir, s.a.Name)
+		mine := err == nil && rec.Ours() && rec.Token == f.rec.Token
+		if mine && rec.PID > 0 && rec.PID != f.rec.PID && !rec.Starting {
+			s.restarts = rec.Restarts
+			next := s.follower(rec, f.owner)
+			if next == nil {
+				next = &following{rec: rec, owner: f.owner, over: true}
+				s.attachKeeper(next)
+			}
+			s.patch(pair{"code", nil}, pair{"signal", nil}, pair{"error", nil}, pair{"exitProof", nil}, pair{"restarts", rec.Restarts},
+				pair{"adopted", true}, pair{"started", true}, pair{"pid", rec.PID}, pair{"exited", false})
+			s.log("info", "%s runs again under its keeper, as pid %d", s.a.Title, rec.PID)
+			return next, false, false
+		}
+		// The keeper may decide once more without naming a process: a start
+		// that failed, a stop during the pause, a record that was taken.
+		if now := s.saidAfter(f, say); now != nil {
+			return s.answerKeeper(ctx, f, now, sub)
+		}
+		if last || err == nil && !mine {
+			if !mine && f.keeper != nil && !last {
+				// Its word about that is on its way, or it ends without one.
+				last = f.keeper.Alive() == proc.No
+				if !last {
+					goto wait
+				}
+				continue
+			}
+			return nil, s.byLock(ctx, f, say.exit, say.known, max(say.restarts-1, 0)), true
+		}
+	wait:
+		select {
+		case <-sub.C():
+		case <-keeperOver:
+			last, keeperOver = true, nil
+		case <-ctx.Done():
+			return nil, false, true
+		}
+	}
+}
+
+// saidAfter is a newer decision of the same keeper than say, nil if none.
+func (s *session) saidAfter(f *following, say *saying) *saying {
+	if f.life != nil {
+		if l, err := record.ReadLife(f.life); err == nil && l.Words != nil && l.Words.Outcome != record.Restarting {
+			w := l.Words
+			now := &saying{outcome: w.Outcome, restarts: w.Restarts, waitMs: w.WaitMs, err: w.Error}
+			now.exit, now.known = toExit(w.Code, w.Signal)
+			if !now.known {
+				now.exit, now.known = say.exit, say.known
+			}
+			return now
+		}
+	}
+	x, err := record.ReadExit(s.dir, s.a.Name)
+	if err != nil || x == nil || x.Token != f.rec.Token || x.Outcome == record.Restarting {
+		return nil
+	}
+	now := fromExit(x)
+	if !now.known {
+		now.exit, now.known = say.exit, say.known
+	}
+	return now
+}
+
+// answerWithoutKeeper answers a death whose keeper is gone: by what the kernel
+// can prove, and by nothing else.
+func (s *session) answerWithoutKeeper(ctx context.Context, f *following) (again bool) {
+	var x proc.Exit
+	known := false
+	if f.handle != nil {
+		// Whoever inherited it reaps it now or soon; a parent that never does
+		// leaves it readable as a zombie.
+		wctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		x, known = f.handle.WaitExit(wctx)
+		cancel()
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	if !known {
+		s.patch(dropVerdict([]pair{{"exitProof", "none"}, {"exited", true}})...)
+		s.fail("%s died with its keeper (pid %d) gone, so nobody could read how it ended; not restarting it. The next guard() starts it", s.a.Title, f.rec.Keeper)
+		return false
+	}
+	s.patch(pair{"exitProof", "kernel"}, pair{"code", codeOf(x)}, pair{"signal", signalOf(x)}, pair{"exited", true})
+	if s.deliberate(x) {
+		s.patch(dropVerdict(nil)...)
+		s.log("info", "%s was shut down (%s) after its keeper (pid %d) had gone; not restarting it", s.a.Title, s.cause(x, true), f.rec.Keeper)
+		return false
+	}
+	return s.byLock(ctx, f, x, true, s.restarts)
+}
+
+// answerDirect answers the death of a process this thread spawned itself.
+func (s *session) answerDirect(ctx context.Context, f *following) (again bool) {
+	x, known := s.directExit(ctx, f)
+	if ctx.Err() != nil {
+		return false
+	}
+	changes := []pair{}
+	if known {
+		changes = append(changes, pair{"exitProof", "kernel"}, pair{"code", codeOf(x)}, pair{"signal", signalOf(x)})
+	} else {
+		changes = append(changes, pair{"exitProof", "none"})
+	}
+	s.patch(append(changes, pair{"exited", true})...)
+	if !known || !s.deliberate(x) {
+		return s.byLock(ctx, f, x, known, s.restarts)
+	}
+	cur, err := claim.Release(ctx, s.dir, s.a.Name, f.rec.Token)
+	s.patch(dropVerdict(nil)...)
+	switch {
+	case err != nil:
+		s.fail("the lock for %s could not be released after a deliberate stop: %v", s.a.Title, err)
+	case cur != nil && cur.Token != f.rec.Token:
+		s.log("warn", "%s was stopped (%s) by whatever now holds its lock", s.a.Title, s.cause(x, true))
+		return false
+	}
+	s.log("info", "%s was shut down (%s); not restarting it", s.a.Title, s.cause(x, true))
+	return false
+}
+
+// directExit is how a process ended that the event loop reaps: from the child
+// object, or from the kernel where a wrapper hides it.
+func (s *session) directExit(ctx context.Context, f *following) (proc.Exit, bool) {
+	wctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	type result struct {
+		x  proc.Exit
+		ok bool
+	}
+	kernel := make(chan result, 1)
+	go func() {
+		x, ok := f.handle.WaitExit(wctx)
+		kernel <- result{x, ok}
+	}()
+	for {
+		select {
+		case r := <-kernel:
+			if r.ok || wctx.Err() != nil {
+				return r.x, r.ok
+			}
+			kernel = nil
+		case m := <-f.direct.answers:
+			if m.T != "exit" {
+				continue
+			}
+			if m.Signal != nil && *m.Signal != "" {
+				return proc.Exit{Signal: exit.SignalNumber(*m.Signal)}, true
+			}
+			if code, ok := m.Code.(float64); ok {
+				return proc.Exit{Code: int(code)}, true
+			}
+		case <-wctx.Done():
+			return proc.Exit{}, false
+		}
+	}
+}
+
+// byLock goes back to the record after a crash that no keeper answers: the
+// claim lets one of all the threads that saw it start the process again.
+func (s *session) byLock(ctx context.Context, f *following, x proc.Exit, known bool, restarts int) (again bool) {
+	cause := s.cause(x, known)
+	if f.direct == nil {
+		if rec, err := record.Read(s.dir, s.a.Name); err == nil && rec == nil && hostAlive(f.rec.Host, f.rec.HostStarted) {
+			s.patch(dropVerdict(nil)...)
+			s.log("info", "%s is gone (%s) and its lock with it, while host pid %d lives; not starting it", s.a.Title, cause, f.rec.Host)
+			return false
+		}
+	}
+	r := s.restart()
+	if restarts+1 > r.Max {
+		s.patch(dropVerdict(nil)...)
+		s.fail("%s died %d times (%s); not restarting it again", s.a.Title, restarts+1, cause)
+		return false
+	}
+	wait := time.Duration(r.WaitMs(restarts)) * time.Millisecond
+	s.log("warn", "%s is gone (%s). Going back through the lock in %d ms, attempt %d of %d", s.a.Title, cause, wait.Milliseconds(), restarts+1, r.Max)
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return false
+	}
+	s.restarts = restarts + 1
+	return true
+}

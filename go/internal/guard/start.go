@@ -1,0 +1,665 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"processguard/go/internal/claim"
+	"processguard/go/internal/exit"
+	"processguard/go/internal/lock"
+	"processguard/go/internal/proc"
+	"processguard/go/internal/record"
+	"processguard/go/internal/spec"
+)
+
+// attempt starts the process or joins it. nil: neither, and the state says why.
+func (s *session) attempt(ctx context.Context) *following {
+	s.patch(pair{"restarts", s.restarts}, pair{"exited", false}, pair{"started", false}, pair{"pid", nil},
+		pair{"error", nil}, pair{"code", nil}, pair{"signal", nil}, pair{"exitProof", nil})
+	// Before the lock is touched: a node that could not start a replacement
+	// must stop no orphan.
+	if reason := s.preflight(); reason != "" {
+		s.fail("%s cannot be started: %s", s.a.Title, reason)
+		return nil
+	}
+	taken, removed := false, false
+	for {
+		key := s.flightKey()
+		leader, shared, err := board(ctx, key)
+		if err != nil {
+			return nil
+		}
+		if shared != nil {
+			if f := s.join(shared, true); f != nil {
+				return f
+			}
+			continue
+		}
+		f, again := s.lead(ctx, leader, key, taken)
+		leader.land(key, nil)
+		switch {
+		case f != nil:
+			return f
+		case again == lostToAnother && !taken:
+			taken = true
+		case again == lostToReaper && !removed:
+			removed = true
+		default:
+			return nil
+		}
+	}
+}
+
+// loss says how a claim was lost while something was started under it.
+type loss uint8
+
+const (
+	nothingLost loss = iota
+	lostToAnother
+	lostToReaper
+)
+
+// lead is an attempt that other threads of this host may be waiting for.
+func (s *session) lead(ctx context.Context, fl *flight, key string, taken bool) (*following, loss) {
+	res, err := claim.Run(ctx, claim.Request{
+		Dir: s.dir, Hub: s.hub, Name: s.a.Name, Version: s.a.Version, Argv: s.want, Thread: s.a.Thread,
+		StopOrphans: s.a.StopOrphans, Budget: s.budget(), AfterTaken: taken, Closed: s.e.Closed,
+	})
+	for _, n := range res.Notes {
+		s.note("%s: %s", s.a.Title, n)
+	}
+	var refused *claim.RefusedError
+	switch {
+	case ctx.Err() != nil:
+		if res.Won != nil {
+			s.giveBack(res.Won.Token)
+		}
+		return nil, nothingLost
+	case errors.As(err, &refused):
+		s.fail("%s was not started: %v", s.a.Title, err)
+		return nil, nothingLost
+	case err != nil:
+		s.fail("the lock for %s could not be taken in %s: %v", s.a.Name, s.dir.Path(), err)
+		return nil, nothingLost
+	case res.Joined != nil:
+		f := s.join(res.Joined, false)
+		if f == nil {
+			// It ended between the look and our opening it.
+			return nil, lostToReaper
+		}
+		fl.land(key, res.Joined)
+		return f, nothingLost
+	}
+	f, lost := s.start(ctx, res.Won)
+	if f != nil && f.rec != nil && !f.over {
+		fl.land(key, f.rec)
+	}
+	return f, lost
+}
+
+// preflight says why the file cannot be executed, "" when it can.
+func (s *session) preflight() string {
+	if s.a.Spawn.Shell != nil && s.a.Spawn.Shell != false && s.a.Spawn.Shell != "" {
+		return ""
+	}
+	if s.file == "" {
+		return exit.SpawnFailure("ENOENT", "no path was given", s.file)
+	}
+	err := cannotExecute(s.file)
+	if err == nil {
+		if st, serr := os.Stat(s.file); serr == nil && st.IsDir() {
+			err = syscall.EACCES
+		}
+	}
+	if err != nil {
+		return exit.SpawnFailure(errnoName(err), err.Error(), s.file)
+	}
+	return ""
+}
+
+// giveBack returns an unfinished claim whose thread will start nothing.
+func (s *session) giveBack(token string) (*record.Record, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.budget())
+	defer cancel()
+	return claim.GiveBack(ctx, s.dir, s.a.Name, token)
+}
+
+// join follows what runs already; nil when it cannot be identified any more.
+func (s *session) join(rec *record.Record, say bool) *following {
+	f := s.follower(rec, false)
+	if f == nil {
+		return nil
+	}
+	if say {
+		s.note("%s: joined the running pid %d rather than starting a second one", s.a.Title, rec.PID)
+	}
+	s.restarts = rec.Restarts
+	s.patch(pair{"restarts", rec.Restarts}, pair{"pid", rec.PID}, pair{"adopted", true}, pair{"started", true})
+	s.log("info", "%s already runs as pid %d; joined it", s.a.Title, rec.PID)
+	return f
+}
+
+// commands are the ways a Go program of ours is started, in the order they are
+// tried: a host may allow only `node`, by that exact word.
+func commands(exe, execPath, launch, which string, args ...string) [][]string {
+	viaNode := append([]string{launch, which}, args...)
+	out := [][]string{append([]string{exe}, args...)}
+	if execPath != "" {
+		out = append(out, append([]string{execPath}, viaNode...))
+	}
+	return append(out, append([]string{"node"}, viaNode...))
+}
+
+// start runs something under a claim that was won.
+func (s *session) start(ctx context.Context, won *claim.Won) (*following, loss) {
+	token := won.Token
+	var refusals []string
+	for i, cmd := range commands(s.a.Paths.Keeper, s.a.ExecPath, s.a.Paths.Launch, "keeper", "launch", "--lock", s.dir.Join(s.a.Name+lock.RecordSuffix), "--token", token) {
+		if i > 0 {
+			next, f, lost, ok := s.renew(ctx, token)
+			if !ok {
+				return f, lost
+			}
+			token = next
+			cmd[len(cmd)-1] = token
+		}
+		f, lost, refusal := s.launch(ctx, won, token, cmd)
+		if refusal == "" {
+			return f, lost
+		}
+		refusals = append(refusals, fmt.Sprintf("%s: %s", cmd[0], refusal))
+	}
+	next, f, lost, ok := s.renew(ctx, token)
+	if !ok {
+		return f, lost
+	}
+	s.note("the keeper for the %s could not be started (%s), so this thread starts it itself: a crash is restarted only while this thread lives, and its output and its end are bound to it. Permit %s, %s or node in the host's spawn",
+		s.a.Title, strings.Join(refusals, "; "), s.a.Paths.Keeper, s.a.ExecPath)
+	return s.direct(ctx, next)
+}
+
+// renew takes a new token for the next way to start. ok false: the claim is
+// not ours any more, or an earlier launcher that counted as refused works on it.
+func (s *session) renew(ctx context.Context, token string) (next string, f *following, lost loss, ok bool) {
+	q := claim.Request{Dir: s.dir, Name: s.a.Name, Thread: s.a.Thread}
+	next, cur, ok, err := claim.Renew(ctx, q, token)
+	switch {
+	case ok:
+		return next, nil, nothingLost, true
+	case ctx.Err() != nil:
+		_, _ = s.giveBack(token)
+	case err != nil:
+		_, _ = s.giveBack(token)
+		s.fail("the lock for %s could not be updated in %s: %v", s.a.Name, s.dir.Path(), err)
+	case cur != nil && cur.Token == token:
+		f, lost, refusal := s.awaitKeeper(ctx, token, nil)
+		if refusal != "" {
+			s.fail("%s failed to start: %s", s.a.Title, refusal)
+		}
+		return "", f, lost, false
+	case cur == nil:
+		return "", nil, lostToReaper, false
+	default:
+		return "", nil, lostToAnother, false
+	}
+	return "", nil, nothingLost, false
+}
+
+// launch tries one command. refusal is why the next one is to be tried.
+func (s *session) launch(ctx context.Context, won *claim.Won, token string, cmd []string) (f *following, lost loss, refusal string) {
+	env := spec.Shield(s.a.Spawn.Env, s.a.Spawn.HostPath)
+	for _, e := range s.task(won, token).Environ() {
+		name, value, _ := strings.Cut(e, "=")
+		env[name] = value
+	}
+	launched, refusal := s.spawn(ctx, token, cmd, map[string]any{"command": cmd[0], "args": cmd[1:], "env": env, "direct": false})
+	if ctx.Err() != nil {
+		_, _ = s.giveBack(token)
+		return nil, nothingLost, ""
+	}
+	if refusal != "" {
+		return nil, nothingLost, refusal
+	}
+	return s.awaitKeeper(ctx, token, launched)
+}
+
+// task is what the keeper is told.
+func (s *session) task(won *claim.Won, token string) spec.Spec {
+	a := &s.a
+	self := proc.Self()
+	t := spec.Spec{
+		Name: a.Name, Title: a.Title, Lock: s.dir.Join(a.Name + lock.RecordSuffix), Token: token, Version: a.Version,
+		Host: self.PID, HostStarted: self.Started, File: s.file, Argv: s.argv, RecordArgv: s.want, Cwd: a.Spawn.Cwd,
+		UID: -1, GID: -1, Detached: a.Spawn.Detached, Slots: max(3, len(a.Spawn.Stdio)), Restarts: s.restarts,
+		Restart: s.restart(), Deliberate: a.Deliberate, GraceMs: a.GraceMs, GraceKill: a.GraceKill,
+	}
+	if a.Spawn.UID != nil {
+		t.UID = *a.Spawn.UID
+	}
+	if a.Spawn.GID != nil {
+		t.GID = *a.Spawn.GID
+	}
+	for i, kind := range a.Spawn.Stdio {
+		if i < 3 && (kind == "pipe" || kind == "overlapped") {
+			t.Piped = append(t.Piped, i)
+		}
+	}
+	if o := won.Orphan; o != nil && a.GraceMs > 0 {
+		t.Orphan = &spec.Orphan{PID: o.PID, Started: o.Started, Inode: o.Inode}
+	}
+	return t
+}
+
+// child is what JavaScript's spawn returned.
+type child struct {
+	pid     int
+	own     bool         // Node's own child object
+	handle  *proc.Handle // nil: it was gone before it could be opened
+	answers <-chan spawnMessage
+}
+
+// spawn asks JavaScript to start something and looks at what came back.
+func (s *session) spawn(ctx context.Context, token string, argv []string, m map[string]any) (*child, string) {
+	spawning.Add(1)
+	answers := s.ask(s.c, m)
+	answered := false
+	defer func() {
+		spawning.Add(-1)
+		if !answered {
+			// The thread ended with the spawn under way: whatever it started has
+			// no event loop any more.
+			adoptStray(token, s.a.Paths.Keeper, "node", s.a.ExecPath)
+		}
+	}()
+	var msg spawnMessage
+	select {
+	case msg = <-answers:
+		answered = true
+	case <-ctx.Done():
+		// A thread that stops watching still answers; one that died does not.
+		if s.e.Closed() {
+			return nil, "the thread ended"
+		}
+		select {
+		case msg = <-answers:
+			answered = true
+		case <-s.e.Context().Done():
+			return nil, "the thread ended"
+		}
+	}
+	if msg.T == "refused" {
+		return nil, refusalText(msg)
+	}
+	if msg.PID == nil || *msg.PID <= 0 {
+		if !msg.Events {
+			return nil, "it returned no pid, and it reports no errors"
+		}
+		t := time.NewTimer(pidlessWait)
+		defer t.Stop()
+		for {
+			select {
+			case later := <-answers:
+				if later.T == "refused" {
+					return nil, refusalText(later)
+				}
+			case <-t.C:
+				return nil, fmt.Sprintf("it returned no pid, and reported no error within %dms", pidlessWait.Milliseconds())
+			case <-s.e.Context().Done():
+				return nil, "the thread ended"
+			}
+		}
+	}
+	k := &child{pid: *msg.PID, own: msg.Own, answers: answers}
+	h, err := proc.Open(k.pid)
+	switch {
+	case err == nil:
+		k.handle = h
+	case !k.own && errors.Is(err, proc.ErrGone) && isThread(k.pid):
+		return nil, fmt.Sprintf("spawn handed back pid %d, which is the id of a thread and no process, rather than %s", k.pid, argv[0])
+	}
+	if !k.own {
+		if why := s.handedBack(k, argv); why != "" {
+			if k.handle != nil {
+				k.handle.Close()
+			}
+			return nil, why
+		}
+	}
+	return k, ""
+}
+
+func refusalText(m spawnMessage) string {
+	if code, ok := m.Code.(string); ok && code != "" && !strings.Contains(m.Message, code) {
+		return fmt.Sprintf("%s (%s)", m.Message, code)
+	}
+	return m.Message
+}
+
+func isThread(pid int) bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+	return err == nil
+}
+
+// handedBack judges a pid that came from a wrapper and not from Node itself: a
+// host that keeps pid files of its own hands back whatever the file names.
+func (s *session) handedBack(k *child, argv []string) string {
+	if k.handle == nil {
+		return ""
+	}
+	running, err := k.handle.Argv()
+	if k.handle.Alive() == proc.No {
+		if st, serr := k.handle.State(); serr == nil && st == proc.Zombie {
+			return fmt.Sprintf("spawn handed back pid %d, which has exited and was never reaped, rather than %s", k.pid, argv[0])
+		}
+		return ""
+	}
+	if err != nil || proc.CompareArgv(running, argv) != proc.Differs {
+		return ""
+	}
+	// A launcher's line with our token is ours even where the host resolved
+	// the command to another path.
+	for i, a := range argv {
+		if a == "--token" && carries(running, argv[i+1]) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("spawn handed back pid %d, which is running `%s` rather than %s", k.pid, strings.Join(running, " "), argv[0])
+}
+
+// awaitKeeper waits until the keeper of token has named a process that runs,
+// has failed, or cannot come any more (refusal).
+func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *following, lost loss, refusal string) {
+	sub := s.hub.Subscribe(s.a.Name)
+	defer sub.Close()
+	limit := keeperStart + time.Duration(s.a.GraceMs)*time.Millisecond
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	wctx, cancel := context.WithCancel(s.e.Context())
+	defer cancel()
+
+	launcher := make(chan struct{})
+	over := k == nil || k.handle == nil
+	if !over {
+		go closeWhenOver(wctx, k.handle, launcher)
+		// From here on somebody reaps it, whatever becomes of this thread.
+		defer adopted(k.handle, s.e.Context().Done())
+	}
+	var keeper *proc.Handle
+	keeperOver := make(chan struct{})
+	defer func() {
+		if keeper != nil {
+			keeper.Close()
+		}
+	}()
+	late := false
+	for {
+		rec, err := record.Read(s.dir, s.a.Name)
+		mine := err == nil && rec.Ours() && rec.Token == token
+		switch {
+		case mine && rec.PID > 0 && !rec.Starting:
+			claim.Keep(token)
+			return s.started(ctx, rec, k), nothingLost, ""
+		case mine && rec.Keeper > 0 && keeper == nil:
+			claim.Keep(token)
+			v, h := proc.Identify(rec.Keeper, proc.Want{Argv: rec.KeeperArgv})
+			if v == proc.Differs && h != nil {
+				h.Close()
+				h = nil
+			}
+			if h != nil {
+				keeper = h
+				go closeWhenOver(wctx, h, keeperOver)
+			} else if v == proc.Differs {
+				over = true
+			}
+		case err == nil && !mine:
+			if x, _ := record.ReadExit(s.dir, s.a.Name); x != nil && x.Token == token {
+				return s.endedEarly(ctx, token, x, k)
+			}
+			if rec.Ours() {
+				s.log("warn", "%s: the claim was taken over while its keeper was being started", s.a.Title)
+				return nil, lostToAnother, ""
+			}
+			s.log("warn", "%s: the claim was removed while its keeper was being started", s.a.Title)
+			return nil, lostToReaper, ""
+		}
+		if over && keeper != nil && keeper.Alive() != proc.No {
+			// The launcher did its work and ended; the keeper is the one to wait
+			// for, and it must not find us in its gate.
+			over = false
+		}
+		if over || late {
+			rec, life, err := claim.AtWork(s.e.Context(), s.dir, s.a.Name, token)
+			switch {
+			case err != nil || !rec.Ours() || rec.Token != token:
+				// It changed since we read it: look again, unless nothing can be read.
+				if err != nil {
+					s.fail("%s failed to start: %v", s.a.Title, err)
+					return nil, nothingLost, ""
+				}
+				continue
+			case life == proc.No && rec.PID > 0:
+				// The keeper died between naming the process and confirming it. If
+				// the process got away it runs; else the claim is entered once more.
+				if f := s.follower(rec, true); f != nil {
+					return s.started(ctx, rec, k), nothingLost, ""
+				}
+				return nil, lostToReaper, ""
+			case life == proc.No:
+				if x, _ := record.ReadExit(s.dir, s.a.Name); x != nil && x.Token == token {
+					return s.endedEarly(ctx, token, x, k)
+				}
+				return nil, nothingLost, s.howItEnded(k)
+			case late && rec.PID == 0:
+				if rec.Keeper == 0 {
+					_, _ = s.giveBack(token)
+				}
+				s.fail("%s failed to start: its launcher named no pid within %d ms; what it may still start will find the claim gone, or is named by pid %d", s.a.Title, limit.Milliseconds(), rec.Keeper)
+				return nil, nothingLost, ""
+			case late:
+				s.fail("%s failed to start: pid %d did not confirm its start within %d ms; its keeper pid %d goes on with it", s.a.Title, rec.PID, limit.Milliseconds(), rec.Keeper)
+				return nil, nothingLost, ""
+			}
+		}
+		select {
+		case <-sub.C():
+		case <-launcher:
+			over, launcher = true, nil
+		case <-keeperOver:
+			over, keeperOver = true, nil
+		case <-timer.C:
+			late = true
+		case <-ctx.Done():
+			_, _ = s.giveBack(token)
+			return nil, nothingLost, ""
+		}
+	}
+}
+
+func closeWhenOver(ctx context.Context, h *proc.Handle, ch chan<- struct{}) {
+	if h.Wait(ctx) == nil {
+		close(ch)
+	}
+}
+
+// howItEnded is why a launcher counts as refused although it was spawned.
+func (s *session) howItEnded(k *child) string {
+	how := "its launcher ended and named no pid"
+	if k == nil {
+		return how
+	}
+	t := time.NewTimer(launcherWait)
+	defer t.Stop()
+	for {
+		select {
+		case m := <-k.answers:
+			switch {
+			case m.T == "refused":
+				return refusalText(m)
+			case m.T == "exit":
+				return fmt.Sprintf("its launcher ended with %s and named no pid", m.how())
+			}
+		case <-t.C:
+			return how
+		case <-s.e.Context().Done():
+			return how
+		}
+	}
+}
+
+// how is an exit message in words.
+func (m spawnMessage) how() string {
+	if m.Signal != nil && *m.Signal != "" {
+		return "signal " + *m.Signal
+	}
+	if code, ok := m.Code.(float64); ok {
+		return fmt.Sprintf("exit code %d", int(code))
+	}
+	return "no exit code"
+}
+
+// endedEarly answers a keeper's record that came before its commit was seen:
+// it could not start the process, or the process has already ended.
+func (s *session) endedEarly(ctx context.Context, token string, x *record.Exit, k *child) (*following, loss, string) {
+	claim.Keep(token)
+	s.awaitLauncher(ctx, k)
+	if x.Outcome == record.Failed || x.PID == 0 {
+		why := x.Error
+		if why == "" {
+			why = "its keeper ended as " + string(x.Outcome)
+		}
+		if !x.Released {
+			if _, err := s.giveBack(token); err != nil {
+				why += fmt.Sprintf("; and giving the claim back failed: %v", err)
+			}
+		}
+		s.fail("%s failed to start: %s", s.a.Title, why)
+		return nil, nothingLost, ""
+	}
+	s.patch(pair{"pid", x.PID}, pair{"adopted", false}, pair{"started", true})
+	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, x.PID, x.Keeper, strings.Join(s.argv, " "))
+	rec := &record.Record{PID: x.PID, Token: token, Keeper: x.Keeper, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started, Restarts: s.restarts}
+	return &following{rec: rec, owner: true, over: true, said: x}, nothingLost, ""
+}
+
+// awaitLauncher lets the event loop reap the launcher, so that guard() leaves
+// no zombie behind for as long as the loop is busy with something else.
+func (s *session) awaitLauncher(ctx context.Context, k *child) {
+	if k == nil || k.handle == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, launcherWait)
+	defer cancel()
+	_ = k.handle.Reaped(ctx)
+}
+
+// started fills the state of a process that this thread brought up.
+func (s *session) started(ctx context.Context, rec *record.Record, k *child) *following {
+	f := s.follower(rec, true)
+	if f == nil {
+		// Dead already; its keeper will say of what.
+		f = &following{rec: rec, owner: true, over: true}
+		s.attachKeeper(f)
+	}
+	s.restarts = rec.Restarts
+	s.patch(pair{"restarts", rec.Restarts}, pair{"pid", rec.PID}, pair{"adopted", false}, pair{"started", true})
+	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, rec.PID, rec.Keeper, strings.Join(s.argv, " "))
+	s.awaitLauncher(ctx, k)
+	return f
+}
+
+// direct lets JavaScript start the process itself.
+func (s *session) direct(ctx context.Context, token string) (*following, loss) {
+	before := childrenNow()
+	k, refusal := s.spawn(ctx, token, s.argv, map[string]any{"command": s.a.BinaryPath, "args": s.a.Args, "env": nil, "direct": true})
+	if ctx.Err() != nil || s.e.Closed() {
+		s.settleDirect(token, before)
+		return nil, nothingLost
+	}
+	if refusal != "" {
+		if _, err := s.giveBack(token); err != nil {
+			refusal += fmt.Sprintf("; and giving the claim back failed: %v", err)
+		}
+		s.fail("%s failed to start: %s", s.a.Title, refusal)
+		return nil, nothingLost
+	}
+	if k.handle == nil {
+		_, _ = s.giveBack(token)
+		s.fail("%s failed to start: %s", s.a.Title, strings.Replace(s.howItEnded(k), "its launcher", "it", 1))
+		return nil, nothingLost
+	}
+	rec, taken, err := claim.CommitDirect(s.e.Context(), s.dir, s.a.Name, token, k.handle, s.want)
+	if taken {
+		go stopStray(k.handle)
+		if rec.Ours() {
+			return nil, lostToAnother
+		}
+		return nil, lostToReaper
+	}
+	if err != nil {
+		// It runs and this thread watches it; only the record cannot say so.
+		s.fail("the lock for %s could not be updated with pid %d: %v; the process was left running", s.a.Title, k.pid, err)
+		rec = &record.Record{PID: k.pid, Token: token, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started}
+	}
+	s.patch(pair{"restarts", s.restarts}, pair{"pid", k.pid}, pair{"adopted", false}, pair{"started", true})
+	s.log("info", "%s started as pid %d: %s", s.a.Title, k.pid, strings.Join(s.argv, " "))
+	return &following{rec: rec, owner: true, direct: k, handle: k.handle}, nothingLost
+}
+
+// childrenNow lists the host's own children, to tell later which are new.
+func childrenNow() map[int]bool {
+	out := map[int]bool{}
+	kids, _ := proc.Children(os.Getpid())
+	for _, pid := range kids {
+		out[pid] = true
+	}
+	return out
+}
+
+// settleDirect ends a direct spawn whose thread died before it could report: a
+// child of the host that came since with our command line is committed, so that
+// the next caller joins it; without one the claim is given back. A host killed
+// at this point leaves a process that no record names; that gap is documented.
+func (s *session) settleDirect(token string, before map[int]bool) {
+	kids, _ := proc.Children(os.Getpid())
+	for _, pid := range kids {
+		if before[pid] {
+			continue
+		}
+		v, h := proc.Identify(pid, proc.Want{Argv: s.want})
+		if v == proc.Match {
+			_, taken, err := claim.CommitDirect(context.Background(), s.dir, s.a.Name, token, h, s.want)
+			if taken || err != nil {
+				go stopStray(h)
+			} else {
+				adopted(h, nil)
+			}
+			return
+		}
+		if h != nil {
+			h.Close()
+		}
+	}
+	_, _ = s.giveBack(token)
+}
+
+// stopStray ends a process that was started under a claim somebody else has:
+// SIGTERM, five seconds, SIGKILL, through the handle it was opened with.
+func stopStray(h *proc.Handle) {
+	_ = protect("stopping a process whose claim was taken", func() error {
+		_ = h.Signal(syscall.SIGTERM)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		err := h.Wait(ctx)
+		cancel()
+		if err != nil {
+			_ = h.Signal(syscall.SIGKILL)
+		}
+		adopted(h, nil)
+		return nil
+	})
+}
