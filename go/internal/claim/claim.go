@@ -568,30 +568,6 @@ func GiveBack(ctx context.Context, d *lock.Dir, name, token string) (*record.Rec
 	return record.Read(d, name)
 }
 
-// Withdraw ends a claim whose launcher is over, with its keeper's death known:
-// unlike GiveBack it may remove a claim that names a keeper, but only when the
-// generation's life lock is free and no process is named.
-func Withdraw(ctx context.Context, d *lock.Dir, name, token string) (*record.Record, error) {
-	live.Delete(token)
-	g, err := d.Lock(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	defer g.Unlock()
-	rec, err := record.Read(d, name)
-	if err != nil || rec == nil || rec.Token != token || rec.PID != 0 {
-		return rec, err
-	}
-	if d.LifeHeld(name, token) != proc.No {
-		return rec, nil
-	}
-	if err := record.Remove(d, g, name); err != nil {
-		return rec, err
-	}
-	_ = d.Remove(lock.LifeName(name, token))
-	return nil, nil
-}
-
 // Keep says that a thread no longer has to stand behind a token: what was
 // started under it does.
 func Keep(token string) { live.Delete(token) }

@@ -207,6 +207,9 @@ func dropVerdict(changes []pair) []pair {
 func (s *session) commandLine() {
 	a := &s.a
 	base := a.Spawn.HostCwd
+	if base == "" {
+		base = "/" // the host's directory is gone
+	}
 	s.file = a.BinaryPath
 	if s.file != "" && !filepath.IsAbs(s.file) {
 		s.file = filepath.Join(base, s.file)
