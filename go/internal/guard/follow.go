@@ -414,6 +414,12 @@ func (s *session) answerWithoutKeeper(ctx context.Context, f *following) (again 
 	if ctx.Err() != nil {
 		return false
 	}
+	if !known && f.rec.Keeper == 0 {
+		// A host without keepers: the thread that spawned it heard its end or is
+		// gone with it, and the record decides as it always did there.
+		s.patch(pair{"exitProof", "none"}, pair{"exited", true})
+		return s.byLock(ctx, f, x, false, s.restarts)
+	}
 	if !known {
 		s.patch(dropVerdict([]pair{{"exitProof", "none"}, {"exited", true}})...)
 		s.fail("%s died with its keeper (pid %d) gone, so nobody could read how it ended; not restarting it. The next guard() starts it", s.a.Title, f.rec.Keeper)
@@ -422,6 +428,10 @@ func (s *session) answerWithoutKeeper(ctx context.Context, f *following) (again 
 	s.patch(pair{"exitProof", "kernel"}, pair{"code", codeOf(x)}, pair{"signal", signalOf(x)}, pair{"exited", true})
 	if s.deliberate(x) {
 		s.patch(dropVerdict(nil)...)
+		if f.rec.Keeper == 0 {
+			s.log("info", "%s was shut down (%s); not restarting it", s.a.Title, s.cause(x, true))
+			return false
+		}
 		s.log("info", "%s was shut down (%s) after its keeper (pid %d) had gone; not restarting it", s.a.Title, s.cause(x, true), f.rec.Keeper)
 		return false
 	}

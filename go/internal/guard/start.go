@@ -606,6 +606,11 @@ func (s *session) direct(ctx context.Context, token string) (*following, loss) {
 		s.fail("the lock for %s could not be updated with pid %d: %v; the process was left running", s.a.Title, k.pid, err)
 		rec = &record.Record{PID: k.pid, Token: token, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started}
 	}
+	if h, err := proc.Open(k.pid); err == nil {
+		// When this thread ends before its child does, no event loop is left to
+		// reap it.
+		adopted(h, s.e.Context().Done())
+	}
 	s.patch(pair{"restarts", s.restarts}, pair{"pid", k.pid}, pair{"adopted", false}, pair{"started", true})
 	s.log("info", "%s started as pid %d: %s", s.a.Title, k.pid, strings.Join(s.argv, " "))
 	return &following{rec: rec, owner: true, direct: k, handle: k.handle}, nothingLost
