@@ -114,16 +114,17 @@ type Found uint8
 
 // The kinds of file.
 const (
-	Nothing   Found = iota // no file, or no text that is a record
-	Foreign                // the file belongs to another user
-	Plain                  // a pid without line 3: not written by a guard
-	Elsewhere              // a guard's, of another pid namespace: its pids mean nothing here
-	Reaper                 // a reaper's own lock, and that reaper lives
-	Record                 // a guard's
+	Nothing    Found = iota // no file, or no text that is a record
+	Unreadable              // the file system refused
+	Foreign                 // the file belongs to another user
+	Plain                   // a pid without line 3: not written by a guard
+	Elsewhere               // a guard's, of another pid namespace: its pids mean nothing here
+	Watchman                // a reaper's own lock, and that reaper lives
+	Record                  // a guard's
 	nFound
 )
 
-var foundNames = [nFound]string{"nothing", "another user's file", "a bare pid", "another pid namespace", "a living reaper's lock", "a record"}
+var foundNames = [nFound]string{"nothing", "a file that cannot be read", "another user's file", "a bare pid", "another pid namespace", "a living reaper's lock", "a record"}
 
 func (f Found) String() string { return foundNames[f] }
 
@@ -214,11 +215,12 @@ var answers = [nTargets][nKeepers]Action{
 
 // kinds says what is done about a file that is no record of ours.
 var kinds = [nFound]Action{
-	Nothing:   Pass,
-	Foreign:   Leave, // a planted file must never steer a signal
-	Plain:     Pass,
-	Elsewhere: Leave,
-	Reaper:    Leave, // two reapers that stop each other leave everything running
+	Nothing:    Pass,
+	Unreadable: Later,
+	Foreign:    Leave, // a planted file must never steer a signal
+	Plain:      Pass,
+	Elsewhere:  Leave,
+	Watchman:   Leave, // two reapers that stop each other leave everything running
 }
 
 // Decide is the answer to one record.

@@ -2,10 +2,10 @@ package reap
 
 import "strings"
 
-// Markdown writes both tables as the documentation shows them.
-func Markdown() string {
+// Table is both state tables as Markdown, for docs/.
+func Table() string {
 	var b strings.Builder
-	b.WriteString("# Reaper: state tables\n\nGenerated from `go/internal/reap/machine.go` by `go test ./go/internal/reap -run TestDocs -update`. Do not edit.\n\n")
+	b.WriteString("# Reaper: state tables\n\nGenerated from `go/internal/reap/machine.go` by `go run ./go/internal/reap/tabledoc`.\n\n")
 	b.WriteString("## Life of a reaper\n\nEach cell: what is done, and the state after it. An empty cell changes nothing.\n\n")
 	row(&b, "", eventNames[:])
 	rule(&b, len(eventNames)+1)
@@ -42,7 +42,8 @@ func Markdown() string {
 		{Foreign.String(), Facts{Found: Foreign}},
 		{Plain.String(), Facts{Found: Plain}},
 		{Elsewhere.String(), Facts{Found: Elsewhere}},
-		{Reaper.String(), Facts{Found: Reaper}},
+		{Unreadable.String(), Facts{Found: Unreadable}},
+		{Watchman.String(), Facts{Found: Watchman}},
 		{"a `.reaping` file whose reaper works on it", Facts{Found: Record, SetAside: true, AtWork: 1}},
 		{"a `.reaping` file whose reaper cannot be told", Facts{Found: Record, SetAside: true}},
 		{"a `.reaping` file whose reaper is dead", Facts{Found: Record, SetAside: true, AtWork: 2, Target: nTargets}},
