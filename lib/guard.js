@@ -671,7 +671,11 @@ export function guardThrough(from) {
 			processes,
 			stop,
 			async stopProcess(name, stopOptions) {
-				const { timeoutMs, force } = readStopOptions(name, stopOptions, processes.map((state) => state.name));
+				const { timeoutMs, force } = readStopOptions(
+					name,
+					stopOptions,
+					processes.map((state) => state.name)
+				);
 				const state = processes.find((each) => each.name === name);
 				try {
 					return await from.call('stopProcess', { pidDir: plan.pidDir, name, timeoutMs, force });

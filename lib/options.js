@@ -316,16 +316,12 @@ function readRestart(option, value) {
 }
 
 /**
- * @param {string} option Where a wrong merged pair is reported.
  * @param {Partial<Record<keyof typeof RESTART_DEFAULTS, number>>} restart
  */
-function completeRestart(option, restart) {
+function completeRestart(restart) {
 	const merged = { ...RESTART_DEFAULTS, ...restart };
-	if (merged.capMs < merged.baseMs) {
-		if (restart.capMs !== undefined) throw wrong(`${option}.capMs`, `at least baseMs (${merged.baseMs})`, merged.capMs);
-		// A base above the default cap is a caller who wants long waits, not shorter ones.
-		merged.capMs = merged.baseMs;
-	}
+	// A base above the default cap is a caller who wants long waits, not shorter ones.
+	if (restart.capMs === undefined) merged.capMs = Math.max(merged.capMs, merged.baseMs);
 	return merged;
 }
 
@@ -337,9 +333,7 @@ function completeRestart(option, restart) {
 function readExitCodes(option, value) {
 	if (absent(value)) return null;
 	if (!Array.isArray(value)) throw wrong(option, 'an array of exit codes', value);
-	return Array.from(value, (code, i) =>
-		readInteger(`${option}[${i}]`, code, { max: HIGHEST_EXIT_CODE, unit: '' }),
-	);
+	return Array.from(value, (code, i) => readInteger(`${option}[${i}]`, code, { max: HIGHEST_EXIT_CODE, unit: '' }));
 }
 
 /**
@@ -392,7 +386,11 @@ function readSlot(option, slot, index) {
 		return { kind: slot, value: slot };
 	}
 	if (slot === 'ipc') {
-		throw wrong(option, '"pipe", "ignore", "inherit", "overlapped", a descriptor or a stream (an IPC channel ends at the keeper, it cannot reach the process)', slot);
+		throw wrong(
+			option,
+			'"pipe", "ignore", "inherit", "overlapped", a descriptor or a stream (an IPC channel ends at the keeper, it cannot reach the process)',
+			slot
+		);
 	}
 	// Node reads a negative number as a pipe.
 	if (typeof slot === 'number') {
@@ -530,7 +528,7 @@ function readProcess(option, value, platform, shared) {
 		direct,
 		launcher,
 		spawn: facts,
-		restart: completeRestart(`${option}.restart`, {
+		restart: completeRestart({
 			...shared.restart,
 			...readRestart(`${option}.restart`, value.restart),
 		}),
@@ -549,10 +547,8 @@ function readProcess(option, value, platform, shared) {
  * @param {Record<string, unknown>} options
  */
 function readShared(options) {
-	const restart = readRestart('restart', options.restart);
-	completeRestart('restart', restart);
 	return {
-		restart,
+		restart: readRestart('restart', options.restart),
 		signal: readSignal('signal', options.signal),
 		replaceGraceMs: absent(options.replaceGraceMs) ? 0 : readInteger('replaceGraceMs', options.replaceGraceMs),
 		replaceKill: readBoolean('replaceKill', options.replaceKill, false),
