@@ -84,7 +84,6 @@ const (
 	armKill                   // ring when a SIGKILL has had time to work
 	armBackoff                // ring when the back-off is over
 	armRetry                  // ring when a write that failed may be tried again
-	armDrain                  // ring when relayed output had its second
 	disarm                    // do not ring
 	seek                      // ask for the gate, unless that is under way
 	leave                     // leave the gate
@@ -106,7 +105,7 @@ const (
 )
 
 var actionNames = [numActions]string{
-	"watchOrphan", "killOrphan", "watchDir", "armGrace", "armKill", "armBackoff", "armRetry", "armDrain", "disarm",
+	"watchOrphan", "killOrphan", "watchDir", "armGrace", "armKill", "armBackoff", "armRetry", "disarm",
 	"seek", "leave", "fork", "name", "letGo", "drop", "confirm", "settle", "forward", "evict", "kill",
 	"words", "recordCrash", "recordBusy", "finish", "drain",
 }

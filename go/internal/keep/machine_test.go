@@ -373,7 +373,7 @@ func apply(t *testing.T, w world, e Event, step Step, path string) []world {
 			n.gate = false
 		case watchOrphan:
 			n.orphan = true
-		case armGrace, armKill, armBackoff, armRetry, armDrain:
+		case armGrace, armKill, armBackoff, armRetry:
 			n.timer = true
 		case disarm:
 			n.timer = false

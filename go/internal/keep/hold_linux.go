@@ -1,0 +1,152 @@
+package keep
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"processguard/go/internal/spec"
+)
+
+// What is said over the socket between a keeper and its held child. The child
+// reads one byte, which is go, or end-of-file, which is the keeper's end. It
+// answers `ready` right before the exec, and only if that fails a stage and an
+// errno; a successful exec closes the socket.
+const (
+	sayGo    = 'g'
+	sayReady = 'x'
+	reportSz = 5
+)
+
+// hold becomes the process. Until go it has done nothing that anybody sees.
+//
+// It is started with SIGTERM, SIGINT and SIGHUP blocked: one of these that
+// comes before the exec stays pending and ends the process at its first
+// instruction. Caught by a thread of ours it would get lost in the exec.
+func hold() int {
+	s, err := spec.FromEnviron(os.Environ())
+	if err != nil {
+		return sayUsage(err)
+	}
+	sock := s.Slots
+	unix.CloseOnExec(sock)
+	env := withoutFaults(spec.Restore(os.Environ()))
+	faultPoint("hold-begin")
+	if !readGo(sock) {
+		return exitOK
+	}
+	faultPoint("hold-go")
+	st, err := become(&s, sock, env)
+	report(sock, st, err)
+	return exitFailed
+}
+
+func readGo(sock int) bool {
+	var b [1]byte
+	for {
+		n, err := unix.Read(sock, b[:])
+		if err == unix.EINTR {
+			continue
+		}
+		return err == nil && n == 1 && b[0] == sayGo
+	}
+}
+
+// become execs, in libuv's order: the directory is entered with the rights of
+// the host's user, the executable is looked up with those of the process's.
+func become(s *spec.Spec, sock int, env []string) (stage, error) {
+	if s.Cwd != "" {
+		if err := unix.Chdir(s.Cwd); err != nil {
+			return stageChdir, err
+		}
+	}
+	if s.UID >= 0 || s.GID >= 0 {
+		// Refused to everybody but root, and then there is nothing to drop.
+		_, _, _ = unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0)
+	}
+	// This thread is the only one that survives, so its ids are the process's.
+	if s.GID >= 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETGID, uintptr(s.GID), 0, 0); errno != 0 {
+			return stageGID, errno
+		}
+	}
+	if s.UID >= 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETUID, uintptr(s.UID), 0, 0); errno != 0 {
+			return stageUID, errno
+		}
+	}
+	faultPoint("hold-exec")
+	defaultSignals()
+	_, _ = unix.Write(sock, []byte{sayReady})
+	err := syscall.Exec(s.File, s.Argv, env)
+	if err == syscall.ENOEXEC {
+		// A script without a #! line: execvp hands it to the shell, and so
+		// does a Node host.
+		argv := append([]string{"/bin/sh", s.File}, s.Argv[1:]...)
+		if shErr := syscall.Exec("/bin/sh", argv, env); shErr != syscall.ENOENT {
+			err = shErr
+		}
+	}
+	return stageExec, err
+}
+
+// defaultSignals gives the process what a child of the host has: nothing
+// ignored, nothing blocked. An exec resets handlers but keeps what is ignored,
+// and whoever started the host under nohup ignores SIGHUP. What was blocked
+// and came meanwhile ends us here.
+func defaultSignals() {
+	type sigaction struct {
+		handler uintptr
+		rest    [3]uint64 // flags, restorer, mask
+	}
+	const sigIgn = 1
+	for sig := uintptr(1); sig <= 64; sig++ {
+		var old sigaction
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+		asked := sig == uintptr(unix.SIGTERM) || sig == uintptr(unix.SIGINT) || sig == uintptr(unix.SIGHUP)
+		if errno == 0 && (old.handler == sigIgn || asked) {
+			var dfl sigaction
+			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&dfl)), 0, 8, 0, 0)
+		}
+	}
+	setMask(unix.SIG_SETMASK, 0)
+}
+
+// stopMask has the signals that stop a keeper.
+const stopMask = 1<<(unix.SIGTERM-1) | 1<<(unix.SIGINT-1) | 1<<(unix.SIGHUP-1)
+
+// setMask changes the mask of this thread and returns the one before.
+func setMask(how int, mask uint64) uint64 {
+	var old uint64
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, uintptr(how),
+		uintptr(unsafe.Pointer(&mask)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+	return old
+}
+
+func report(sock int, st stage, err error) {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		errno = syscall.EIO
+	}
+	msg := [reportSz]byte{byte(st)}
+	binary.LittleEndian.PutUint32(msg[1:], uint32(errno))
+	_, _ = unix.Write(sock, msg[:])
+}
+
+// readReport takes apart what a held child said until it closed the socket.
+// ready: its exec was next. A stage of 0 means that nothing failed.
+func readReport(said []byte) (ready bool, st stage, errno syscall.Errno) {
+	if len(said) > 0 && said[0] == sayReady {
+		ready, said = true, said[1:]
+	}
+	if len(said) >= reportSz {
+		return false, stage(said[0]), syscall.Errno(binary.LittleEndian.Uint32(said[1:reportSz]))
+	}
+	return ready, 0, 0
+}
+
+func errnoName(e syscall.Errno) string { return unix.ErrnoName(e) }
