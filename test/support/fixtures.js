@@ -30,3 +30,9 @@ export const proc = () => compiled('proc.c', 'proc', ['-pthread']);
 
 /** @returns {string} path of a library that tells who was started with it preloaded */
 export const preload = () => compiled('preload.c', 'preload.so', ['-shared', '-fPIC']);
+
+/** @returns {string} path of a command that runs another one on what looks like a kernel without PIDFD_GET_INFO */
+export const withoutExitProof = () => compiled('without-exit-proof.c', 'without-exit-proof', []);
+
+/** @returns {string} path of a command that sends a process signals as fast as it is told to */
+export const storm = () => compiled('storm.c', 'storm', []);

@@ -3,6 +3,8 @@
  * A host: one Node process whose main thread and worker threads each call guard() when the test tells them to. The main
  * thread only passes messages on; every thread, itself included, runs the same small set of operations.
  */
+import { spawn as nodeSpawn } from 'node:child_process';
+import { openSync } from 'node:fs';
 import { Worker, isMainThread, parentPort, threadId } from 'node:worker_threads';
 import { spawnFor } from './spawns.js';
 
@@ -118,6 +120,11 @@ const operations = {
 			return child;
 		};
 		if (logger !== 'none') options.log = { info: log('info'), warn: log('warn'), error: log('error') };
+		for (const one of options.processes ?? []) {
+			// A descriptor cannot travel in a message: the test names the file and this host opens it.
+			const stdio = one?.spawnOptions?.stdio;
+			if (Array.isArray(stdio)) one.spawnOptions.stdio = stdio.map((slot) => (slot?.open ? openSync(slot.open, 'a') : slot));
+		}
 		if (verify) for (const one of options.processes) one.verify = async () => verify;
 		if (abort !== undefined) {
 			const controller = new AbortController();
@@ -160,6 +167,8 @@ const operations = {
 		return true;
 	},
 	exit: (code) => process.exit(code),
+	/** The host's own children, each with a code of its own: their exits must reach the event loop whatever the guard does. */
+	children: (program, count) => Promise.all(Array.from({ length: count }, (_, code) => new Promise((resolve, reject) => nodeSpawn(program, ['child', `end=${code}:exit:${code}`], { stdio: 'ignore' }).on('exit', resolve).on('error', reject)))),
 	/** A busy thread sees nothing until it is done. */
 	block(milliseconds) {
 		Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds);

@@ -64,7 +64,9 @@ export class Host {
 			this.exited.then(({ code, signal }) => reject(new Error(`the host ended (${code ?? signal}) before it was ready\n${this.output}`)));
 			this.child.on('message', (/** @type {any} */ message) => {
 				if (message.event === 'ready') {
-					this.pid = under.length > 0 ? (childrenOf(/** @type {number} */ (this.child.pid))[0]?.pid ?? 0) : /** @type {number} */ (this.child.pid);
+					const direct = /** @type {number} */ (this.child.pid);
+					// A command that only prepares and then executes the host has become the host.
+					this.pid = under.length > 0 && processOf(direct)?.argv[0] === under[0] ? (childrenOf(direct)[0]?.pid ?? 0) : direct;
 					this.started = processOf(this.pid)?.started ?? '';
 					resolve();
 				} else if (message.event === 'worker-exit') this.#ended.add(message.thread);

@@ -1,0 +1,95 @@
+// @ts-check
+/** status.stopProcess(): through the keeper, with a deadline, by force only when asked. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { sandbox } from '../support/sandbox.js';
+import { never, until } from '../support/until.js';
+
+/** @typedef {import('../support/sandbox.js').Sandbox} Sandbox */
+
+/**
+ * @param {Sandbox} box
+ * @param {string[]} [more]
+ * @param {Record<string, any>} [options]
+ */
+const config = (box, more = [], options = {}) => box.config([`starts=${box.file('starts')}`, `signals=${box.file('signals')}`, ...more], { restart: { baseMs: 20 }, ...options });
+
+test('it stops the process with one SIGTERM by the keeper, and tells how it ended', async (t) => {
+	const box = sandbox(t);
+	const host = await box.host({ threads: 2 });
+	await host.guard(1, config(box));
+	await host.guard(2, config(box));
+	const [one, [keeper]] = [box.only(), box.keepers()];
+	// From a thread that only joined.
+	const answer = await host.call(2, 'stopProcess', 'main', 'proc');
+	assert.deepEqual([answer.stopped, answer.pid, answer.code ?? null, answer.signal], [true, one.pid, null, 'SIGTERM']);
+	assert.equal(typeof answer.detail, 'string');
+	assert.equal(box.running().length, 0);
+	assert.deepEqual(box.lines('signals'), [`SIGTERM ${keeper.pid}`]);
+	for (const thread of [1, 2]) await host.stateUntil(thread, (state) => state.exited && state.signal === 'SIGTERM', 5_000, 'shows the stop');
+	await never(() => box.lines('starts').length > 1, 300, 'it is started again');
+	assert.equal(box.record(), null);
+	const next = await host.guard(1, config(box), 'next');
+	assert.equal(box.only().pid, next.processes[0].pid, 'the next guard() starts it again');
+});
+
+test('with an exit code', async (t) => {
+	const box = sandbox(t);
+	const host = await box.host({ threads: 1 });
+	await host.guard(1, config(box, ['term=exit:4']));
+	const answer = await host.call(1, 'stopProcess', 'main', 'proc', {});
+	assert.deepEqual([answer.stopped, answer.code, answer.signal ?? null], [true, 4, null]);
+	await never(() => box.lines('starts').length > 1, 300, 'a stop that was asked for counts as a crash');
+});
+
+test('a process that does not listen: not stopped without force, killed with it', async (t) => {
+	const box = sandbox(t);
+	const host = await box.host({ threads: 1 });
+	await host.guard(1, config(box, ['term=ignore']));
+	const one = box.only();
+	const first = await host.call(1, 'stopProcess', 'main', 'proc', { timeoutMs: 300 });
+	assert.deepEqual([first.stopped, first.pid], [false, one.pid]);
+	assert.equal(box.only().pid, one.pid);
+	const second = await host.call(1, 'stopProcess', 'main', 'proc', { timeoutMs: 300, force: true });
+	assert.deepEqual([second.stopped, second.signal], [true, 'SIGKILL']);
+	await never(() => box.lines('starts').length > 1, 300, 'it is started again');
+	await until(() => box.record() === null, 5_000, 'the lock is gone');
+});
+
+test('in a back-off it ends the keeper, and nothing is started', async (t) => {
+	const box = sandbox(t);
+	const host = await box.host({ threads: 1 });
+	await host.guard(1, config(box, [], { restart: { baseMs: 60_000 } }));
+	process.kill(box.only().pid, 'SIGKILL');
+	await until(() => box.exitRecord()?.outcome === 'restarting', 5_000, 'the keeper waits');
+	const answer = await host.call(1, 'stopProcess', 'main', 'proc');
+	assert.equal(answer.stopped, true);
+	await until(() => box.keepers().length === 0 && box.record() === null, 5_000, 'the keeper has ended');
+	assert.equal(box.lines('starts').length, 1);
+});
+
+test('without a keeper, and for what does not run or was not declared', async (t) => {
+	const box = sandbox(t);
+	const host = await box.host({ threads: 1 });
+	await host.guard(1, config(box, [], { spawn: { kind: 'no-launcher' } }));
+	const one = box.only();
+	const answer = await host.call(1, 'stopProcess', 'main', 'proc');
+	assert.deepEqual([answer.stopped, answer.pid, answer.signal], [true, one.pid, 'SIGTERM']);
+	await never(() => box.lines('starts').length > 1, 300, 'it is started again');
+	const again = await host.call(1, 'stopProcess', 'main', 'proc');
+	assert.equal(typeof again.stopped, 'boolean');
+	assert.match(again.detail, /\S/);
+	await assert.rejects(host.call(1, 'stopProcess', 'main', 'other'), /other/);
+	await assert.rejects(host.call(1, 'stopProcess', 'main', 'proc', { timeoutMs: -1 }), /timeoutMs/);
+});
+
+test('many threads stop it at once: one SIGTERM, the same answer for all', async (t) => {
+	const box = sandbox(t);
+	const host = await (await box.host({ threads: 4 })).load();
+	await host.guardAll(config(box, ['term=slow:300']));
+	const one = box.only();
+	const answers = await Promise.all(host.threadNumbers().map((thread) => host.call(thread, 'stopProcess', 'main', 'proc')));
+	for (const answer of answers) assert.deepEqual([answer.stopped, answer.pid], [true, one.pid]);
+	assert.ok(box.lines('signals').length >= 1);
+	await never(() => box.lines('starts').length > 1, 300, 'it is started again');
+});
