@@ -5,7 +5,11 @@
 package usage
 
 import (
+	"runtime"
+
 	"github.com/shirou/gopsutil/v4/process"
+
+	"processguard/go/internal/proc"
 )
 
 // Cost is what one process uses.
@@ -34,8 +38,23 @@ func Read(pid int) (Cost, bool) {
 	if t, err := p.Times(); err == nil && t != nil {
 		c.CPUMs = (t.User + t.System) * 1000
 	}
-	if kids, err := p.Children(); err == nil {
-		c.Children = len(kids)
-	}
+	c.Children = children(p)
 	return c, true
+}
+
+// children counts direct children. On Linux the kernel lists them; gopsutil
+// would read the status of every process of the machine on the caller's thread.
+func children(p *process.Process) int {
+	if runtime.GOOS == "linux" {
+		kids, err := proc.Children(int(p.Pid))
+		if err != nil {
+			return 0
+		}
+		return len(kids)
+	}
+	kids, err := p.Children()
+	if err != nil {
+		return 0
+	}
+	return len(kids)
 }

@@ -1,0 +1,176 @@
+package guard
+
+import (
+	"context"
+	"encoding/json"
+
+	"processguard/go/internal/hostpid"
+	"processguard/go/internal/lock"
+	"processguard/go/internal/once"
+	"processguard/go/internal/proc"
+	"processguard/go/internal/record"
+	"processguard/go/internal/usage"
+	"processguard/go/internal/verdict"
+	"processguard/go/internal/watch"
+)
+
+// What stands beside the guard itself: host pid files, verdicts, figures, and
+// the small shared files of periodic work.
+func init() {
+	registerSync("clearStaleHostPidFiles", func(a struct {
+		Root    string           `json:"root"`
+		Targets []hostpid.Target `json:"targets"`
+	}) (any, error) {
+		return hostpid.Clear(a.Root, a.Targets), nil
+	})
+	registerSync("readProcess", func(a struct {
+		PID int `json:"pid"`
+	}) (any, error) {
+		if c, ok := usage.Read(a.PID); ok {
+			return c, nil
+		}
+		return nil, nil
+	})
+	registerSync("verdict", func(a struct {
+		State      verdict.State `json:"state"`
+		Now        float64       `json:"now"`
+		IntervalMs float64       `json:"intervalMs"`
+	}) (any, error) {
+		out := map[string]any{"stale": verdict.Stale(a.State), "retake": verdict.Retake(a.State, a.Now, a.IntervalMs)}
+		if verdict.Stale(a.State) {
+			out["detail"] = verdict.StaleDetail(a.State)
+		}
+		return out, nil
+	})
+	registerSync("claimSingleton", func(a struct {
+		Dir     string   `json:"dir"`
+		File    string   `json:"file"`
+		Holder  string   `json:"holder"`
+		StaleMs float64  `json:"staleMs"`
+		Now     *float64 `json:"now"`
+	}) (any, error) {
+		return once.Claim(a.Dir, a.File, a.Holder, a.StaleMs, a.Now), nil
+	})
+	type markArgs struct {
+		Dir   string  `json:"dir"`
+		File  string  `json:"file"`
+		Value float64 `json:"value"`
+	}
+	registerSync("getMark", func(a markArgs) (any, error) {
+		if n, ok := once.Get(a.Dir, a.File); ok {
+			return n, nil
+		}
+		return nil, nil
+	})
+	registerSync("setMark", func(a markArgs) (any, error) { return nil, once.Set(a.Dir, a.File, a.Value) })
+	registerSync("addMark", func(a markArgs) (any, error) { return once.Add(a.Dir, a.File, a.Value) })
+	registerSync("recordState", recordState)
+	RegisterCall("watchRecord", watchRecord)
+}
+
+// registerSync is RegisterSync with the arguments decoded.
+func registerSync[A any](fn string, f func(A) (any, error)) {
+	RegisterSync(fn, func(_ *Env, raw json.RawMessage) (any, error) {
+		var a A
+		if err := json.Unmarshal(raw, &a); err != nil {
+			return nil, Errorf("PG_ARGUMENT", "%s: %w", fn, err)
+		}
+		return f(a)
+	})
+}
+
+// recordState answers what {file} records and whether that process runs: the
+// held process of heldProcess, the verdict by the whole record (start identity
+// and keeper included), and the one by its command line alone.
+func recordState(a struct {
+	File string `json:"file"`
+}) (any, error) {
+	rec := readRecordAt(a.File)
+	if rec == nil {
+		return nil, nil
+	}
+	out := map[string]any{"pid": rec.PID, "version": rec.Version, "ours": rec.Ours(), "verdict": "differs", "running": nil}
+	if rec.PID <= 0 {
+		return out, nil
+	}
+	v, h := proc.Identify(rec.PID, want(rec))
+	if h != nil {
+		defer h.Close()
+		if h.Alive() == proc.No {
+			v = proc.Differs
+		} else if argv, err := h.Argv(); err == nil {
+			out["running"] = argv
+		}
+	}
+	out["verdict"] = v.String()
+	return out, nil
+}
+
+// watchRecord tells of each change of one record until JavaScript drops the
+// session: {"t":"record","running":bool,"pid":n}. The death of the recorded
+// process is a kernel event and not a look every minute.
+func watchRecord(ctx context.Context, _ *Env, c *Call, raw json.RawMessage) (any, error) {
+	var a struct {
+		PidDir string `json:"pidDir"`
+		Name   string `json:"name"`
+	}
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return nil, Errorf("PG_ARGUMENT", "watchRecord: %w", err)
+	}
+	dir, err := lock.OpenExisting(a.PidDir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	hub, err := watch.For(dir.Path())
+	if err != nil {
+		return nil, err
+	}
+	defer hub.Release()
+	sub := hub.Subscribe(a.Name)
+	defer sub.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_ = protect("listening", func() error {
+			for range c.Receive() { // JavaScript says nothing; the end of it is the drop
+			}
+			return nil
+		})
+		cancel()
+	}()
+	c.Answer(true, nil)
+	for ctx.Err() == nil {
+		h, pid := recorded(dir, a.Name)
+		c.Message(map[string]any{"t": "record", "running": h != nil, "pid": pid})
+		wait, stop := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		if h != nil {
+			go closeWhenOver(wait, h, ended)
+		}
+		select {
+		case <-sub.C():
+		case <-ended:
+		case <-ctx.Done():
+		}
+		stop()
+		if h != nil {
+			h.Close()
+		}
+	}
+	return nil, nil
+}
+
+// recorded opens the process that a record names, nil when it does not run.
+func recorded(dir *lock.Dir, name string) (*proc.Handle, int) {
+	rec, err := record.Read(dir, name)
+	if err != nil || !rec.Ours() || rec.PID <= 0 {
+		return nil, 0
+	}
+	v, h := proc.Identify(rec.PID, want(rec))
+	if h != nil && (v == proc.Differs || h.Alive() == proc.No) {
+		h.Close()
+		h = nil
+	}
+	return h, rec.PID
+}
