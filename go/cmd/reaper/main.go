@@ -1,3 +1,6 @@
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command reaper outlives a host and stops what the host left behind.
 //
 //	reaper run    --host-pid H --host-started S --pid-dir D --grace-ms G --self-lock L [--replacement-pid-file F] [--log F]
@@ -6,9 +9,6 @@
 // It sleeps on one thread; the container's CPU quota, which Go would read for
 // it and keep open, changes nothing about that.
 package main
-
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
 
 import (
 	"os"

@@ -37,6 +37,7 @@ func launchMain(args []string) int {
 	// Whatever the host had open without close-on-exec would stay open for as
 	// long as the reaper lives: listening sockets, databases, deleted files.
 	closeOnExec(3)
+	faultPoint("launch-begin")
 	child, argv, err := startReaper(l)
 	if err != nil {
 		complain("reaper: could not be started: %v", err)

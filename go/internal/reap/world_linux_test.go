@@ -130,9 +130,6 @@ func spawn(t *testing.T, prepare func(*exec.Cmd), argv []string, env ...string) 
 	t.Helper()
 	c := exec.Command(argv[0], argv[1:]...)
 	c.Env = append(os.Environ(), env...)
-	if prepare != nil {
-		prepare(c)
-	}
 	p := &process{Cmd: c, t: t, dead: make(chan struct{})}
 	// A pipe of ours: Cmd's own would be closed by Wait with words unread.
 	r, w, err := os.Pipe()
@@ -140,6 +137,9 @@ func spawn(t *testing.T, prepare func(*exec.Cmd), argv []string, env ...string) 
 		t.Fatal(err)
 	}
 	c.Stdout, c.Stderr = w, w
+	if prepare != nil {
+		prepare(c)
+	}
 	if p.in, err = c.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
