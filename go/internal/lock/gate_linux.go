@@ -150,6 +150,11 @@ func (g *Gate) take(ctx context.Context) error {
 func (g *Gate) try() (bool, error) {
 	f, err := g.dir.Open(g.name+GateSuffix, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
+		if g.dir.Moved() {
+			// Nothing can be made in a removed directory; ENOENT would read as
+			// if the gate were missing.
+			err = fmt.Errorf("%s: %w", g.dir.path, ErrMoved)
+		}
 		return false, err
 	}
 	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {

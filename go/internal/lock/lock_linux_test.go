@@ -358,6 +358,45 @@ func TestGateUnlinkedWhileSomebodyWaits(t *testing.T) {
 	}
 }
 
+func TestReplacedDirectoryIsNoticed(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		replace func(path string) error
+	}{
+		{"renamed", func(p string) error { return os.Rename(p, p+".old") }},
+		{"renamed, a new one in its place", func(p string) error {
+			return errors.Join(os.Rename(p, p+".old"), os.Mkdir(p, 0o700))
+		}},
+		{"renamed, a link to it in its place", func(p string) error {
+			return errors.Join(os.Rename(p, p+".old"), os.Symlink(p+".old", p))
+		}},
+		{"removed", os.RemoveAll},
+		{"removed, a new one in its place", func(p string) error { return errors.Join(os.RemoveAll(p), os.Mkdir(p, 0o700)) }},
+		{"removed, a file in its place", func(p string) error { return errors.Join(os.RemoveAll(p), os.WriteFile(p, nil, 0o600)) }},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			d := dir(t)
+			g, err := lockIn(t, d, role.Patience)
+			must(t, err)
+			if d.Moved() {
+				t.Fatal("a directory that nobody touched")
+			}
+			must(t, c.replace(d.Path()))
+			if !d.Moved() || g.Intact() {
+				t.Errorf("moved %t, intact %t", d.Moved(), g.Intact())
+			}
+			g.Unlock()
+			quickly(t, "a lock in it", func() {
+				g, err := lockIn(t, d, role.Patience)
+				if !errors.Is(err, ErrMoved) {
+					t.Errorf("%v, not %v", err, ErrMoved)
+				}
+				g.Unlock()
+			})
+		})
+	}
+}
+
 func TestUnlockReachesCopiesOfAForkedChild(t *testing.T) {
 	d := dir(t)
 	other := role.Start(t, "try", d.Path())
