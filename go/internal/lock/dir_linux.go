@@ -96,7 +96,12 @@ func (d *Dir) Join(name string) string { return filepath.Join(d.path, name) }
 // FIFO or a device under one of our names neither blocks nor is read.
 func (d *Dir) Open(name string, flag int, perm os.FileMode) (*os.File, error) {
 	fd, err := unix.Openat(d.FD(), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, uint32(perm.Perm()))
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return nil, fmt.Errorf("open %s: a symbolic link is not followed; remove it: %w", d.Join(name), err)
+	case errors.Is(err, unix.ENXIO): // a socket, or a FIFO that nobody reads
+		return nil, fmt.Errorf("open %s: not a regular file; remove it: %w", d.Join(name), err)
+	case err != nil:
 		return nil, fmt.Errorf("open %s: %w", d.Join(name), err)
 	}
 	var st unix.Stat_t

@@ -505,6 +505,58 @@ func odd(t *testing.T, path string) map[string]func() {
 	return all
 }
 
+func TestOnlyRegularFilesUnderOurNames(t *testing.T) {
+	const token = "1.0.1.0123456789abcdef"
+	for _, file := range []string{name + RecordSuffix, name + GateSuffix, name + ExitSuffix, name + ReapingSuffix, LifeName(name, token)} {
+		for what := range odd(t, "") {
+			t.Run(file+" is a "+what, func(t *testing.T) {
+				// The path of a socket is at most 107 bytes long.
+				d, err := OpenDir(mkdirTemp(t))
+				must(t, err)
+				t.Cleanup(func() { d.Close() })
+				odd(t, d.Join(file))[what]()
+				for _, flag := range []int{unix.O_RDONLY, unix.O_RDWR, unix.O_RDWR | unix.O_CREAT} {
+					quickly(t, "opening it", func() {
+						f, err := d.Open(file, flag, 0o600)
+						if err == nil {
+							f.Close()
+							t.Errorf("flags %#x: it was opened", flag)
+							return
+						}
+						if !strings.Contains(err.Error(), d.Join(file)) || !strings.Contains(err.Error(), "regular file") && !strings.Contains(err.Error(), "is a directory") && !strings.Contains(err.Error(), "symbolic link") {
+							t.Errorf("flags %#x: %v", flag, err)
+						}
+					})
+				}
+				quickly(t, "asking for it", func() {
+					if strings.Contains(file, lifeInfix) {
+						if a := d.LifeHeld(name, token); a != proc.Unknown {
+							t.Errorf("its lock is held: %s", a)
+						}
+						if f, err := d.CreateLife(name, token); !errors.Is(err, fs.ErrExist) {
+							f.Close()
+							t.Errorf("made over it: %v", err)
+						}
+					}
+					if file == name+ReapingSuffix && d.ReapingHeld(name) != proc.Unknown {
+						t.Error("its lock is known")
+					}
+					if file == name+GateSuffix {
+						g, err := lockIn(t, d, role.Patience)
+						if err == nil {
+							g.Unlock()
+							t.Error("it was locked")
+						}
+					}
+				})
+				if _, err := os.Lstat(d.Join(file)); err != nil {
+					t.Errorf("it is gone: %v", err)
+				}
+			})
+		}
+	}
+}
+
 func mkdirTemp(t testing.TB) string {
 	t.Helper()
 	path, err := os.MkdirTemp("", "pg")
