@@ -79,14 +79,20 @@ type HeldError struct {
 func (e *HeldError) Error() string {
 	who := "a process that left no name"
 	remedy := "end its holder"
-	if e.Holder > 0 {
+	switch {
+	case e.Holder == os.Getpid():
+		who, remedy = "another thread of this process", "try again"
+	case e.Holder > 0:
 		who = fmt.Sprintf("pid %d", e.Holder)
 		remedy = fmt.Sprintf("end pid %d", e.Holder)
 		if e.State != "" {
 			who += " (" + e.State + ")"
 		}
-		if strings.HasPrefix(e.State, "stopped") {
+		switch {
+		case e.State == "stopped":
 			remedy = fmt.Sprintf("let it go on with kill -CONT %d", e.Holder)
+		case strings.HasPrefix(e.State, "stopped"):
+			remedy = "detach the debugger" // which SIGCONT does not impress
 		}
 	}
 	return fmt.Sprintf("gate %s is held by %s; nothing was started: %s", e.Path, who, remedy)

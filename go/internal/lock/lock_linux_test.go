@@ -303,6 +303,24 @@ func stopped(t testing.TB, pid int) {
 	})
 }
 
+func TestHeldErrorSaysWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		e    HeldError
+		want string
+	}{
+		{HeldError{Holder: 7, State: "sleeping"}, "pid 7 (sleeping); nothing was started: end pid 7"},
+		{HeldError{Holder: 7, State: "stopped"}, "pid 7 (stopped); nothing was started: let it go on with kill -CONT 7"},
+		{HeldError{Holder: 7, State: "stopped by a debugger"}, "pid 7 (stopped by a debugger); nothing was started: detach the debugger"},
+		{HeldError{Holder: 7}, "pid 7; nothing was started: end pid 7"},
+		{HeldError{Holder: os.Getpid(), State: "running"}, "another thread of this process; nothing was started: try again"},
+		{HeldError{}, "a process that left no name; nothing was started: end its holder"},
+	} {
+		if got := c.e.Error(); !strings.Contains(got, c.want) {
+			t.Errorf("%q does not say %q", got, c.want)
+		}
+	}
+}
+
 func TestUnlinkedGateIsNoticed(t *testing.T) {
 	d := dir(t)
 	g, err := lockIn(t, d, role.Patience)
