@@ -311,12 +311,15 @@ func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, s
 		s.fail("%s died (%s) and its keeper could not start it again: %s", s.a.Title, cause, why)
 	case record.Taken:
 		if say.known && !s.deliberate(say.exit) {
-			return nil, s.byLock(ctx, f, say.exit, say.known, say.restarts), true
+			// Going back may join, or take what is dead; displacing what displaced
+			// us would make two configurations take turns.
+			s.displaced = true
+			return nil, s.byLock(ctx, f, say.exit, say.known, s.restarts), true
 		}
 		s.patch(dropVerdict(nil)...)
 		s.log("warn", "%s was stopped (%s) by whatever now holds its lock", s.a.Title, cause)
 	default: // gone
-		return nil, s.byLock(ctx, f, say.exit, say.known, say.restarts), true
+		return nil, s.byLock(ctx, f, say.exit, say.known, s.restarts), true
 	}
 	return nil, false, true
 }

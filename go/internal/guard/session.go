@@ -80,8 +80,9 @@ type session struct {
 	want []string // what the record says
 
 	talk
-	first    bool // still the attempt that guard() waits for
-	restarts int
+	first     bool // still the attempt that guard() waits for
+	restarts  int
+	displaced bool // what we followed lost its record to another configuration
 }
 
 // talk is the conversation with JavaScript about spawns.

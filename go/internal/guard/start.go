@@ -27,7 +27,7 @@ func (s *session) attempt(ctx context.Context) *following {
 		s.fail("%s cannot be started: %s", s.a.Title, reason)
 		return nil
 	}
-	taken, removed := false, false
+	taken, removed := s.displaced, false
 	for {
 		key := s.flightKey()
 		leader, shared, err := board(ctx, key)
@@ -71,7 +71,8 @@ func (s *session) lead(ctx context.Context, fl *flight, key string, taken bool) 
 		StopOrphans: s.a.StopOrphans, Budget: s.budget(), AfterTaken: taken, Closed: s.e.Closed,
 	})
 	for _, n := range res.Notes {
-		s.note("%s: %s", s.a.Title, n)
+		s.log("warn", "%s: %s", s.a.Title, n)
+		s.report(n)
 	}
 	var refused *claim.RefusedError
 	switch {
@@ -136,7 +137,9 @@ func (s *session) join(rec *record.Record, say bool) *following {
 		return nil
 	}
 	if say {
-		s.note("%s: joined the running pid %d rather than starting a second one", s.a.Title, rec.PID)
+		n := fmt.Sprintf("joined the running pid %d rather than starting a second one", rec.PID)
+		s.log("warn", "%s: %s", s.a.Title, n)
+		s.report(n)
 	}
 	s.restarts = rec.Restarts
 	s.patch(pair{"restarts", rec.Restarts}, pair{"pid", rec.PID}, pair{"adopted", true}, pair{"started", true})
