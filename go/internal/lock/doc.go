@@ -39,13 +39,27 @@ func LifeName(name, token string) string { return name + lifeInfix + token }
 func LifePrefix(name string) string { return name + lifeInfix }
 
 // LifeToken is the token in a life file's name, "" when file is none of name's.
+// What another name's files begin with is none: beside "a" a process may be
+// called "a.pid.keeper.b", and its record was once swept as an old life file.
 func LifeToken(name, file string) string {
 	token, ok := strings.CutPrefix(file, LifePrefix(name))
-	if !ok {
+	if !ok || !GoodToken(token) {
 		return ""
 	}
 	return token
 }
+
+// GoodToken says whether a token can be part of a file's name beside the
+// record: not empty, in the directory, short, and not to be taken for the name
+// of another record.
+func GoodToken(token string) bool {
+	return token != "" && len(token) <= maxToken && !strings.ContainsAny(token, "/\x00\n") &&
+		!strings.Contains(token+".", RecordSuffix+".")
+}
+
+// maxToken bounds what a planted record can make us ask the file system for.
+// Ours have about 40 bytes, so a name of 200 still fits into the 255 of a file.
+const maxToken = 128
 
 // ErrMoved says that the directory behind an open handle is no longer the one
 // its path names: it was removed, renamed or replaced.

@@ -954,6 +954,27 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// The name "a" may stand beside one called "a.pid.keeper.b": the files of the
+// second begin like life files of the first, and its record was swept as one.
+func TestLifeTokenOfAnotherName(t *testing.T) {
+	for file, want := range map[string]string{
+		LifeName("a", "1.0.1.0123456789abcdef"): "1.0.1.0123456789abcdef",
+		LifeName("a", "77.2.9.m3f9a8b2"):        "77.2.9.m3f9a8b2", // the original's
+		LifeName("b", "1"):                      "",
+		"a.pid":                                 "",
+		"a.pid.keeper.":                         "",
+		"a.pid.keeper.b.pid":                    "",
+		"a.pid.keeper.b.pid.claiming":           "",
+		"a.pid.keeper.b.pid.exit":               "",
+		"a.pid.keeper.b.pid.keeper.1.0.1.01234": "",
+		"a.pid.keeper.b.pid.1.0.1.01234.tmp":    "",
+	} {
+		if got := LifeToken("a", file); got != want {
+			t.Errorf("%s: %q, not %q", file, got, want)
+		}
+	}
+}
+
 func TestRenameAndRemove(t *testing.T) {
 	d := dir(t)
 	must(t, os.WriteFile(d.Join("a"), []byte("a"), 0o600))

@@ -12,6 +12,8 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+
+	"processguard/go/internal/lock"
 )
 
 // Record is one `<name>.pid`. The first six fields after Version are the
@@ -148,9 +150,9 @@ func Decode(text []byte) *Record {
 	take("starting", &r.Starting)
 	take("restarts", &r.Restarts)
 	take("launcher", &r.Launcher)
-	if strings.ContainsAny(r.Token, "/\x00\n") || len(r.Token) > 200 {
+	if !lock.GoodToken(r.Token) {
 		// A token becomes part of a file name; one that could leave the
-		// directory is not ours.
+		// directory, or be another record's name, is not ours.
 		r.Token = ""
 	}
 	if r.Keeper <= 0 || r.Keeper > 1<<31-1 {
