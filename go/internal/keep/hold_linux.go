@@ -24,10 +24,13 @@ const (
 
 // hold becomes the process. Until go it has done nothing that anybody sees.
 //
-// It is started with SIGTERM, SIGINT and SIGHUP blocked: one of these that
-// comes before the exec stays pending and ends the process at its first
-// instruction. Caught by a thread of ours it would get lost in the exec.
+// A stop signal must end it at once. Go's own handler would do that too, but
+// on some thread, and the exec of another thread would end that thread half-way:
+// the signal would be lost and the process run on. The kernel's default loses none.
 func hold() int {
+	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP} {
+		setDefault(sig)
+	}
 	s, err := spec.FromEnviron(os.Environ())
 	if err != nil {
 		return sayUsage(err)
@@ -94,37 +97,32 @@ func become(s *spec.Spec, sock int, env []string) (stage, error) {
 	return stageExec, err
 }
 
-// defaultSignals gives the process what a child of the host has: nothing
-// ignored, nothing blocked. An exec resets handlers but keeps what is ignored,
-// and whoever started the host under nohup ignores SIGHUP. What was blocked
-// and came meanwhile ends us here.
-func defaultSignals() {
-	type sigaction struct {
-		handler uintptr
-		rest    [3]uint64 // flags, restorer, mask
-	}
-	const sigIgn = 1
-	for sig := uintptr(1); sig <= 64; sig++ {
-		var old sigaction
-		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&old)), 8, 0, 0)
-		asked := sig == uintptr(unix.SIGTERM) || sig == uintptr(unix.SIGINT) || sig == uintptr(unix.SIGHUP)
-		if errno == 0 && (old.handler == sigIgn || asked) {
-			var dfl sigaction
-			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&dfl)), 0, 8, 0, 0)
-		}
-	}
-	setMask(unix.SIG_SETMASK, 0)
+// sigaction is the kernel's.
+type sigaction struct {
+	handler uintptr
+	rest    [3]uint64 // flags, restorer, mask
 }
 
-// stopMask has the signals that stop a keeper.
-const stopMask = 1<<(unix.SIGTERM-1) | 1<<(unix.SIGINT-1) | 1<<(unix.SIGHUP-1)
+const sigIgn = 1
 
-// setMask changes the mask of this thread and returns the one before.
-func setMask(how int, mask uint64) uint64 {
-	var old uint64
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, uintptr(how),
-		uintptr(unsafe.Pointer(&mask)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
-	return old
+func setDefault(sig syscall.Signal) {
+	var dfl sigaction
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&dfl)), 0, 8, 0, 0)
+}
+
+// defaultSignals gives the process what a child of the host has: nothing
+// ignored, nothing blocked. An exec resets handlers but keeps what is ignored,
+// and whoever started the host under nohup ignores SIGHUP.
+func defaultSignals() {
+	for sig := syscall.Signal(1); sig <= 64; sig++ {
+		var old sigaction
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+		if errno == 0 && old.handler == sigIgn {
+			setDefault(sig)
+		}
+	}
+	var none uint64
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&none)), 0, 8, 0, 0)
 }
 
 func report(sock int, st stage, err error) {

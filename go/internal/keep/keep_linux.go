@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -61,6 +62,7 @@ type keeper struct {
 	signal  syscall.Signal // the stop signal being handled
 
 	seeking bool
+	unseek  context.CancelFunc
 	gate    *lock.Gate
 	rec     *record.Record // read in this gate hold
 
@@ -235,6 +237,11 @@ func (k *keeper) do(a Action) {
 		k.timer.Stop()
 	case seek:
 		k.seek()
+	case unseek:
+		if k.seeking {
+			k.seeking = false
+			k.unseek()
+		}
 	case leave:
 		k.gate.Unlock()
 		k.gate, k.rec = nil, nil
@@ -284,9 +291,15 @@ func (k *keeper) seek() {
 		return
 	}
 	k.seeking = true
+	ctx, cancel := context.WithCancel(context.Background())
+	k.unseek = cancel
 	go func() {
-		g, err := k.dir.Lock(context.Background(), k.spec.Name)
+		g, err := k.dir.Lock(ctx, k.spec.Name)
 		k.inbox <- func() (Event, bool) {
+			if ctx.Err() != nil {
+				g.Unlock()
+				return 0, false
+			}
 			k.seeking = false
 			return k.gateAnswer(g, err), true
 		}
@@ -370,7 +383,7 @@ func (k *keeper) hold() (*child, error) {
 		Setsid:  k.spec.Detached,
 		Setpgid: !k.spec.Detached,
 	}}
-	pid, err := forkBlocked(selfPath(k.exe), []string{k.exe, "hold"}, attr)
+	pid, err := syscall.ForkExec(selfPath(k.exe), []string{k.exe, "hold"}, attr)
 	if err != nil {
 		sock.Close()
 		return nil, err
@@ -425,6 +438,11 @@ func (k *keeper) name() Event {
 
 // letGo lets the child exec, unless somebody wants it stopped by now.
 func (k *keeper) letGo() Event {
+	if stopUnderWay() {
+		k.signal, _ = (<-k.stops).(syscall.Signal)
+		return Stop
+	}
+	flushStops()
 	select {
 	case sig := <-k.stops:
 		k.signal, _ = sig.(syscall.Signal)
@@ -441,6 +459,30 @@ func (k *keeper) letGo() Event {
 	faultPoint("keep-went")
 	go k.follow(c)
 	return Went
+}
+
+// stopUnderWay says whether the kernel holds a stop signal that none of our
+// threads has taken yet: a keeper that was itself stopped goes on with one
+// thread before the other has seen what came meanwhile.
+func stopUnderWay() bool {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// Only what the asking thread blocks is reported.
+	mask, old, pending := uint64(stopMask), uint64(0), uint64(0)
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_BLOCK, uintptr(unsafe.Pointer(&mask)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+	_, _, _ = unix.RawSyscall(unix.SYS_RT_SIGPENDING, uintptr(unsafe.Pointer(&pending)), 8, 0)
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&old)), 0, 8, 0, 0)
+	return pending&stopMask != 0
+}
+
+const stopMask = 1<<(unix.SIGTERM-1) | 1<<(unix.SIGINT-1) | 1<<(unix.SIGHUP-1)
+
+// flushStops makes sure that a signal Go has taken is in its channel: Stop
+// waits for that, whichever channel it is asked about.
+func flushStops() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, unix.SIGTERM)
+	signal.Stop(c)
 }
 
 // follow waits for what the child says and then for its end. In that order, so

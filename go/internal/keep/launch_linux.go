@@ -2,10 +2,11 @@ package keep
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -30,6 +31,9 @@ func launch(argv []string, s *spec.Spec) int {
 		return exitFailed // there is nowhere to write why
 	}
 	life, err := dir.CreateLife(s.Name, s.Token)
+	if errors.Is(err, fs.ErrExist) {
+		return exitFailed // this claim has a launcher already; what is there is that one's
+	}
 	if err != nil {
 		if g, gerr := dir.Lock(context.Background(), s.Name); gerr == nil {
 			giveUp(dir, g, s, nil, err)
@@ -115,8 +119,7 @@ func lifeEntry(s *spec.Spec) record.Life {
 }
 
 // startKeeper starts `keeper keep` in a session of its own. It inherits the
-// declared slots and the life file's lock, and has the stop signals blocked
-// until it listens for them.
+// declared slots and the life file's lock.
 func startKeeper(exe string, argv []string, s *spec.Spec, declared []bool, life *os.File) (int, error) {
 	files := make([]uintptr, s.Slots+1)
 	for fd := range declared {
@@ -135,7 +138,7 @@ func startKeeper(exe string, argv []string, s *spec.Spec, declared []bool, life 
 	if s.Cwd != "" {
 		attr.Dir = "/" // no mount is kept busy by a keeper
 	}
-	pid, err := forkBlocked(exe, argv, attr)
+	pid, err := syscall.ForkExec(exe, argv, attr)
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", exe, err)
 	}
@@ -144,16 +147,6 @@ func startKeeper(exe string, argv []string, s *spec.Spec, declared []bool, life 
 
 // noFD leaves a descriptor of the child closed.
 const noFD = ^uintptr(0)
-
-// forkBlocked starts a program that has the stop signals blocked.
-func forkBlocked(exe string, argv []string, attr *syscall.ProcAttr) (int, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	old := setMask(unix.SIG_BLOCK, stopMask)
-	pid, err := syscall.ForkExec(exe, argv, attr)
-	setMask(unix.SIG_SETMASK, old)
-	return pid, err
-}
 
 // inherited tells which of the first n descriptors came from our parent. A
 // declared slot may be empty, and Go's own descriptors fill such holes; they

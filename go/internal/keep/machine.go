@@ -86,6 +86,7 @@ const (
 	armRetry                  // ring when a write that failed may be tried again
 	disarm                    // do not ring
 	seek                      // ask for the gate, unless that is under way
+	unseek                    // stop asking: the gate file would be made again in what somebody is removing
 	leave                     // leave the gate
 	fork                      // make a child that is held before its exec
 	name                      // write the life file and the record that name it
@@ -106,7 +107,7 @@ const (
 
 var actionNames = [numActions]string{
 	"watchOrphan", "killOrphan", "watchDir", "armGrace", "armKill", "armBackoff", "armRetry", "disarm",
-	"seek", "leave", "fork", "name", "letGo", "drop", "confirm", "settle", "forward", "evict", "kill",
+	"seek", "unseek", "leave", "fork", "name", "letGo", "drop", "confirm", "settle", "forward", "evict", "kill",
 	"words", "recordCrash", "recordBusy", "finish", "drain",
 }
 
@@ -140,13 +141,13 @@ var table = [numStates][numEvents]*Step{
 		Timer:      to(Claiming, seek),
 		GraceSpent: to(Killing, killOrphan, armKill),
 		Stop:       to(Ending, disarm, words, seek).saying(record.Released),
-		DirGone:    to(Ending, disarm, words, seek).saying(record.Gone),
+		DirGone:    to(Draining, disarm, words, drain).saying(record.Gone),
 	},
 	Killing: {
 		OrphanGone: to(Claiming, disarm, seek),
 		Timer:      to(Claiming, seek), // in an uninterruptible call: nothing stronger exists
 		Stop:       to(Ending, disarm, words, seek).saying(record.Released),
-		DirGone:    to(Ending, disarm, words, seek).saying(record.Gone),
+		DirGone:    to(Draining, disarm, words, drain).saying(record.Gone),
 	},
 	Claiming: {
 		GateMine:  to(Forking, fork),
@@ -155,7 +156,7 @@ var table = [numStates][numEvents]*Step{
 		Refused:   to(Draining, words, drain).saying(record.Failed),
 		Busy:      to(Backoff, armBackoff),
 		Stop:      to(Ending, words, seek).saying(record.Released),
-		DirGone:   to(Ending, words, seek).saying(record.Gone),
+		DirGone:   to(Draining, unseek, words, drain).saying(record.Gone),
 	},
 	Forking: {
 		Forked:  to(Held, name),
@@ -166,12 +167,12 @@ var table = [numStates][numEvents]*Step{
 		Written: to(Named, letGo),
 		Refused: to(Draining, drop, words, finish, leave, drain).saying(record.Failed),
 		Busy:    to(Backoff, drop, recordBusy, leave, armBackoff),
-		DirGone: to(Ending, drop, leave, words, seek).saying(record.Gone),
+		DirGone: to(Draining, drop, leave, words, drain).saying(record.Gone),
 	},
 	Named: {
 		Went:    to(Execing, leave),
 		Stop:    to(Draining, drop, words, finish, leave, drain).saying(record.Released),
-		DirGone: to(Ending, drop, leave, words, seek).saying(record.Gone),
+		DirGone: to(Draining, drop, leave, words, drain).saying(record.Gone),
 	},
 	Execing: {
 		Ran:        to(Running, seek, watchDir),
@@ -180,7 +181,7 @@ var table = [numStates][numEvents]*Step{
 		Deliberate: to(Ending, words, seek).saying(record.Released),
 		Crash:      to(Recording, words, seek).saying(record.Restarting),
 		LastCrash:  to(Ending, words, seek).saying(record.GaveUp),
-		Stop:       to(Stopping, forward), // its mask keeps the signal for the moment of the exec
+		Stop:       to(Stopping, forward), // it has no handler that could swallow it
 		DirGone:    to(Evicting, evict, armKill),
 	},
 	Running: {
@@ -217,12 +218,12 @@ var table = [numStates][numEvents]*Step{
 		GateGone:   to(Evicting, leave),
 		GateFailed: to(Evicting),
 		Ran:        to(Evicting),
-		Refused:    to(Ending, disarm, drop, words, seek).saying(record.Gone),
-		Busy:       to(Ending, disarm, drop, words, seek).saying(record.Gone),
+		Refused:    to(Draining, disarm, unseek, drop, words, drain).saying(record.Gone),
+		Busy:       to(Draining, disarm, unseek, drop, words, drain).saying(record.Gone),
 		Timer:      to(Evicting, kill),
-		Deliberate: to(Ending, disarm, words, seek).saying(record.Gone),
-		Crash:      to(Ending, disarm, words, seek).saying(record.Gone),
-		LastCrash:  to(Ending, disarm, words, seek).saying(record.Gone),
+		Deliberate: to(Draining, disarm, unseek, words, drain).saying(record.Gone),
+		Crash:      to(Draining, disarm, unseek, words, drain).saying(record.Gone),
+		LastCrash:  to(Draining, disarm, unseek, words, drain).saying(record.Gone),
 		Stop:       to(Evicting, forward),
 		DirGone:    to(Evicting),
 	},
@@ -232,12 +233,12 @@ var table = [numStates][numEvents]*Step{
 		GateGone:   to(Draining, words, finish, leave, drain).saying(record.Gone),
 		GateFailed: to(Backoff, armBackoff),
 		Stop:       to(Ending, words, seek).saying(record.Released),
-		DirGone:    to(Ending, words, seek).saying(record.Gone),
+		DirGone:    to(Draining, unseek, words, drain).saying(record.Gone),
 	},
 	Backoff: {
 		Timer:   to(Claiming, seek),
 		Stop:    to(Ending, disarm, words, seek).saying(record.Released),
-		DirGone: to(Ending, disarm, words, seek).saying(record.Gone),
+		DirGone: to(Draining, disarm, words, drain).saying(record.Gone),
 	},
 	Ending: {
 		GateMine:   to(Draining, finish, leave, drain),
@@ -245,7 +246,7 @@ var table = [numStates][numEvents]*Step{
 		GateGone:   to(Draining, words, finish, leave, drain).saying(record.Gone),
 		GateFailed: to(Draining, drain),
 		Stop:       to(Ending),
-		DirGone:    to(Ending),
+		DirGone:    to(Draining, unseek, drain),
 	},
 	Draining: {
 		Drained: to(Done, disarm),

@@ -22,12 +22,12 @@ Grace     OrphanGone > Claiming disarm seek
 Grace     Timer      > Claiming seek
 Grace     GraceSpent > Killing  killOrphan armKill
 Grace     Stop       > Ending   disarm words seek =released
-Grace     DirGone    > Ending   disarm words seek =gone
+Grace     DirGone    > Draining disarm words drain =gone
 
 Killing   OrphanGone > Claiming disarm seek
 Killing   Timer      > Claiming seek
 Killing   Stop       > Ending   disarm words seek =released
-Killing   DirGone    > Ending   disarm words seek =gone
+Killing   DirGone    > Draining disarm words drain =gone
 
 Claiming  GateMine   > Forking  fork
 Claiming  GateTaken  > Draining words finish leave drain =taken
@@ -35,7 +35,7 @@ Claiming  GateGone   > Draining words finish leave drain =gone
 Claiming  Refused    > Draining words drain =failed
 Claiming  Busy       > Backoff  armBackoff
 Claiming  Stop       > Ending   words seek =released
-Claiming  DirGone    > Ending   words seek =gone
+Claiming  DirGone    > Draining unseek words drain =gone
 
 Forking   Forked     > Held     name
 Forking   Refused    > Draining words finish leave drain =failed
@@ -44,11 +44,11 @@ Forking   Busy       > Backoff  recordBusy leave armBackoff
 Held      Written    > Named    letGo
 Held      Refused    > Draining drop words finish leave drain =failed
 Held      Busy       > Backoff  drop recordBusy leave armBackoff
-Held      DirGone    > Ending   drop leave words seek =gone
+Held      DirGone    > Draining drop leave words drain =gone
 
 Named     Went       > Execing  leave
 Named     Stop       > Draining drop words finish leave drain =released
-Named     DirGone    > Ending   drop leave words seek =gone
+Named     DirGone    > Draining drop leave words drain =gone
 
 Execing   Ran        > Running   seek watchDir
 Execing   Refused    > Ending    drop words seek =failed
@@ -90,12 +90,12 @@ Evicting  GateTaken  > Evicting  leave
 Evicting  GateGone   > Evicting  leave
 Evicting  GateFailed > Evicting
 Evicting  Ran        > Evicting
-Evicting  Refused    > Ending    disarm drop words seek =gone
-Evicting  Busy       > Ending    disarm drop words seek =gone
+Evicting  Refused    > Draining  disarm unseek drop words drain =gone
+Evicting  Busy       > Draining  disarm unseek drop words drain =gone
 Evicting  Timer      > Evicting  kill
-Evicting  Deliberate > Ending    disarm words seek =gone
-Evicting  Crash      > Ending    disarm words seek =gone
-Evicting  LastCrash  > Ending    disarm words seek =gone
+Evicting  Deliberate > Draining  disarm unseek words drain =gone
+Evicting  Crash      > Draining  disarm unseek words drain =gone
+Evicting  LastCrash  > Draining  disarm unseek words drain =gone
 Evicting  Stop       > Evicting  forward
 Evicting  DirGone    > Evicting
 
@@ -104,18 +104,18 @@ Recording GateTaken  > Draining  words finish leave drain =taken
 Recording GateGone   > Draining  words finish leave drain =gone
 Recording GateFailed > Backoff   armBackoff
 Recording Stop       > Ending    words seek =released
-Recording DirGone    > Ending    words seek =gone
+Recording DirGone    > Draining unseek words drain =gone
 
 Backoff   Timer      > Claiming  seek
 Backoff   Stop       > Ending    disarm words seek =released
-Backoff   DirGone    > Ending    disarm words seek =gone
+Backoff   DirGone    > Draining disarm words drain =gone
 
 Ending    GateMine   > Draining  finish leave drain
 Ending    GateTaken  > Draining  words finish leave drain =taken
 Ending    GateGone   > Draining  words finish leave drain =gone
 Ending    GateFailed > Draining  drain
 Ending    Stop       > Ending
-Ending    DirGone    > Ending
+Ending    DirGone    > Draining  unseek drain
 
 Draining  Drained    > Done      disarm
 Draining  Timer      > Done
@@ -366,6 +366,8 @@ func apply(t *testing.T, w world, e Event, step Step, path string) []world {
 				fail("waits for the gate it holds")
 			}
 			n.seeking = true
+		case unseek:
+			n.seeking = false
 		case leave:
 			if !n.gate {
 				fail("leaves a gate it does not have")
@@ -403,8 +405,11 @@ func apply(t *testing.T, w world, e Event, step Step, path string) []world {
 	if slices.Contains([]State{Recording, Backoff, Ending, Draining, Done}, n.state) && n.child != ' ' {
 		fail("is in %s with a child that is %q", n.state, n.child)
 	}
-	if n.dir && n.state == Draining && n.outcome == record.Restarting {
-		fail("ends without having said so")
+	if n.state == Draining && !n.worded || n.outcome == record.Restarting && n.state == Draining {
+		fail("ends and has not said how")
+	}
+	if n.state == Draining && n.seeking {
+		fail("still wants the gate")
 	}
 	return append(out, n)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -63,32 +64,42 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// told is what the test process says about itself.
-type told struct {
-	PID, PGID, SID, UID, GID int
-	Groups                   []int
-	Argv, Env                []string
-	Cwd, Exe                 string
-	SigIgn, SigBlk, SigCgt   string
-	Nofile                   [2]uint64
-	Umask, Nice              int
-	FDs                      map[string]string
+// tell is the process of some tests: this test binary, doing as PG_TELLER says.
+func tell() {
+	how, file, _ := strings.Cut(os.Getenv("PG_TELLER"), ":")
+	say := func(line string) {
+		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			os.Exit(9)
+		}
+		_, _ = f.WriteString(line + "\n")
+		f.Close()
+	}
+	sigs := make(chan os.Signal, 64)
+	signal.Notify(sigs, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1)
+	say("ready")
+	for sig := range sigs {
+		say(unix.SignalName(sig.(syscall.Signal)))
+		switch {
+		case sig == unix.SIGUSR1:
+			os.Exit(7)
+		case sig == unix.SIGINT && how == "count":
+			os.Exit(3)
+		}
+	}
 }
-
-// tell reads everything from the kernel, since a Go program changes some of it
-// in itself at its start: the mother of this process is asked to hold still.
-func tell() {}
 
 // claim is one claim that a test stands behind, as a host would.
 type claim struct {
-	t     *testing.T
-	dir   *lock.Dir
-	spec  spec.Spec
-	exe   string
-	env   []string // of the process
-	fault string
-	stdio []*os.File // nil: /dev/null three times
-	mu    sync.Mutex
+	t      *testing.T
+	dir    *lock.Dir
+	spec   spec.Spec
+	exe    string
+	env    []string // of the process
+	fault  string
+	stdio  []*os.File // nil: /dev/null three times
+	before string     // shell commands that the launcher is started after
+	cred   *syscall.Credential
 }
 
 func newClaim(t *testing.T, argv ...string) *claim {
@@ -103,6 +114,7 @@ func newClaim(t *testing.T, argv ...string) *claim {
 		File: argv[0], Argv: argv, RecordArgv: argv, Cwd: dir.Path(), UID: -1, GID: -1, Slots: 3,
 		Restart: spec.Restart{Max: 5, BaseMs: 5, CapMs: 40},
 	}}
+	c.env = []string{"CLAIM=" + c.spec.Token}
 	t.Cleanup(func() { c.sweep(); dir.Close() })
 	return c
 }
@@ -143,6 +155,13 @@ func (c *claim) command() *exec.Cmd {
 		cmd.Path = built.fault
 		cmd.Args[0] = built.fault
 	}
+	if c.before != "" {
+		cmd.Args = append([]string{"sh", "-c", c.before + `; exec "$0" "$@"`}, cmd.Args...)
+		cmd.Path = "/bin/sh"
+	}
+	if c.cred != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.cred}
+	}
 	if c.stdio != nil {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = c.stdio[0], c.stdio[1], c.stdio[2]
 		for _, f := range c.stdio[3:] {
@@ -181,20 +200,14 @@ func (c *claim) running(not int) *record.Record {
 
 func (c *claim) record() *record.Record {
 	c.t.Helper()
-	r, err := record.Read(c.dir, c.spec.Name)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return r
+	text, _ := os.ReadFile(c.spec.Lock) // record.Read refuses another user's
+	return record.Decode(text)
 }
 
 func (c *claim) exit() *record.Exit {
 	c.t.Helper()
-	x, err := record.ReadExit(c.dir, c.spec.Name)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return x
+	text, _ := os.ReadFile(c.dir.Join(c.spec.Name + lock.ExitSuffix))
+	return record.DecodeExit(text)
 }
 
 // ended waits until the keeper has gone and returns what it said.
@@ -292,4 +305,55 @@ func signalPID(t *testing.T, pid int, sig syscall.Signal) {
 
 func asJSON(v any) string { b, _ := json.Marshal(v); return string(b) }
 
-var _ = strings.Contains
+// teller makes a claim on this test binary in the role of the process; the
+// file tells what happened to it.
+func teller(t *testing.T, how string) (*claim, func() []string) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClaim(t, exe)
+	file := filepath.Join(t.TempDir(), "told")
+	c.env = append(c.env, "PG_TELLER="+how+":"+file)
+	return c, func() []string { return lines(file) }
+}
+
+func lines(file string) []string {
+	text, _ := os.ReadFile(file)
+	return strings.Fields(string(text))
+}
+
+// status is one line of /proc/<pid>/status.
+func status(t *testing.T, pid int, key string) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(text), "\n") {
+		if value, ok := strings.CutPrefix(line, key+":"); ok {
+			return strings.Join(strings.Fields(value), " ")
+		}
+	}
+	t.Fatalf("no %s in the status of %d", key, pid)
+	return ""
+}
+
+// descriptors are the open files of pid.
+func descriptors(t *testing.T, pid int) map[int]string {
+	t.Helper()
+	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[int]string{}
+	for _, e := range entries {
+		fd, _ := strconv.Atoi(e.Name())
+		out[fd], _ = os.Readlink(dir + "/" + e.Name())
+	}
+	return out
+}
+
+var syscallCredential = syscall.Credential{Uid: 65534, Gid: 65534}
