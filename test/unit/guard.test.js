@@ -63,6 +63,10 @@ class FakeNative {
 	calls = [];
 	/** @type {string[]} */
 	order = [];
+	/** Failures of a script, an assertion's among them: to guard() they are the Go side's, and it does not reject. */
+	/** @type {unknown[]} */
+	failures = [];
+	mayFail = false;
 
 	/** @param {Script} [script] */
 	constructor(script = () => {}) {
@@ -84,6 +88,10 @@ class FakeNative {
 		this.order.push(`${fn} ${talk.args.name}`);
 		const settled = Promise.resolve()
 			.then(() => this.script(talk))
+			.catch((error) => {
+				this.failures.push(error);
+				throw error;
+			})
 			.finally(() => this.order.push(`settled ${talk.args.name}`));
 		return { settled, send: (/** @type {any} */ message) => talk.hear(message), drop() {} };
 	}
@@ -115,8 +123,17 @@ const agent = { name: 'agent', binaryPath: '/bin/agent', args: ['run'] };
  * @param {FakeNative} native
  * @param {Record<string, any>} [change]
  */
-function run(native, change = {}) {
-	return guardThrough(native)({ pidDir: '/tmp/pids', processes: [agent], spawn: () => new FakeChild(), ...change });
+async function run(native, change = {}) {
+	try {
+		return await guardThrough(native)({
+			pidDir: '/tmp/pids',
+			processes: [agent],
+			spawn: () => new FakeChild(),
+			...change,
+		});
+	} finally {
+		if (!native.mayFail) assert.deepEqual(native.failures, []);
+	}
 }
 
 /** A logger that keeps what it is told. */
@@ -462,7 +479,9 @@ test('a launcher gets stdio, environment and name and nothing else; the process 
 		await talk.spawn({ n: 3, direct: true, env: { FROM: 'go' } });
 	});
 	await run(native, {
-		spawn(/** @type {any[]} */ ...args) {
+		/** @this {unknown} @param {any[]} args */
+		spawn(...args) {
+			assert.equal(this, undefined);
 			seen.push(args);
 			return new FakeChild();
 		},
@@ -671,6 +690,7 @@ test('a Go side that cannot be reached is told on every state and never rejects'
 		},
 	])) {
 		const native = new FakeNative();
+		native.mayFail = true;
 		breakIt(native);
 		const log = recorder();
 		const verified = /** @type {string[]} */ ([]);
@@ -793,16 +813,18 @@ test('a signal that fires after the launcher of one process ran still keeps the 
 });
 
 test('a refused launcher is not one that ran: the start can still be called off', async () => {
-	const controller = new AbortController();
-	const native = new FakeNative(async (talk) => {
-		await talk.spawn();
-		controller.abort();
-		assert.equal((await talk.next()).t, 'stop');
-	});
-	await assert.rejects(
-		run(native, { signal: controller.signal, spawn: () => assert.fail('refused') }),
-		(error) => error === controller.signal.reason
-	);
+	for (const spawn of [() => assert.fail('refused'), () => Object.assign(new FakeChild(), { pid: undefined })]) {
+		const controller = new AbortController();
+		const native = new FakeNative(async (talk) => {
+			await talk.spawn();
+			controller.abort();
+			assert.equal((await talk.next()).t, 'stop');
+		});
+		await assert.rejects(
+			run(native, { signal: controller.signal, spawn }),
+			(error) => error === controller.signal.reason
+		);
+	}
 });
 
 test('no listener is left on a signal', async () => {
