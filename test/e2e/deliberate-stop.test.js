@@ -112,7 +112,7 @@ test('SIGTERM to the keeper in a back-off ends it at once, released', async (t) 
 	assert.equal(box.record(), null);
 	assert.equal(box.exitRecord().outcome, 'released');
 	for (const thread of [1, 2]) await host.stateUntil(thread, (one) => one.exited, 5_000, 'it shows the end');
-	assert.equal(box.lines('starts').length, 1);
+	await box.startedTimes(1);
 });
 
 test("SIGTERM to the host's process group reaches neither keeper nor process", async (t) => {
@@ -128,7 +128,7 @@ test("SIGTERM to the host's process group reaches neither keeper nor process", a
 	process.kill(keeper.pid, 'SIGTERM');
 	await until(() => box.running().length === 0, 5_000, 'the process has ended');
 	assert.deepEqual(box.lines('signals'), [`SIGTERM ${keeper.pid}`]);
-	assert.equal(box.lines('starts').length, 1);
+	await box.startedTimes(1);
 });
 
 test("SIGTERM to the host's process group and then the reaper: one SIGTERM in all", async (t) => {
@@ -141,7 +141,7 @@ test("SIGTERM to the host's process group and then the reaper: one SIGTERM in al
 	await host.exited;
 	await until(() => box.running().length === 0 && box.keepers().length === 0 && box.reapers().length === 0, 10_000, () => `everything has ended\n${box.tree()}`);
 	assert.deepEqual(box.lines('signals'), [`SIGTERM ${reaper.pid}`]);
-	assert.equal(box.lines('starts').length, 1);
+	await box.startedTimes(1);
 	assert.deepEqual(
 		box.files().filter((name) => name.endsWith('.pid') || name.endsWith('.reaping')),
 		[]

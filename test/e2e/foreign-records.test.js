@@ -1,8 +1,7 @@
 // @ts-check
 /** Lock files that somebody else wrote: the original package, an older one, a stranger, an attacker. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { chownSync, mkdirSync, readdirSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chownSync, mkdirSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { alive } from '../support/processes.js';
@@ -22,13 +21,11 @@ function plant(box, text) {
 
 /**
  * A process the test starts itself, as an earlier guard would have left it or as a stranger.
- * @param {import('node:test').TestContext} t
  * @param {Sandbox} box
  * @param {string[]} argv
  */
-async function running(t, box, argv) {
-	const child = spawn(box.proc, argv, { stdio: 'ignore' });
-	t.after(() => child.kill('SIGKILL'));
+async function running(box, argv) {
+	const child = box.spawn(argv);
 	await until(() => alive(Number(child.pid)) && box.running(argv[0]).length > 0, 5_000, 'it runs');
 	return Number(child.pid);
 }
@@ -37,16 +34,16 @@ const words = (/** @type {Sandbox} */ box) => [`signals=${box.file('signals')}`,
 
 test('a record of the original, without keeper and start time, is joined and its death answered', async (t) => {
 	const box = sandbox(t);
-	const pid = await running(t, box, [box.marker, ...words(box)]);
+	const pid = await running(box, [box.marker, ...words(box)]);
 	plant(box, `${pid}\n0\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, box.marker, ...words(box)] })}\n`);
 	const host = await box.host({ threads: 2 });
 	for (const { processes } of await host.guardAll(box.config(words(box), { restart: { baseMs: 10 } }))) assert.deepEqual([processes[0].pid, processes[0].adopted, processes[0].error], [pid, true, undefined]);
-	assert.equal(box.lines('starts').length, 1);
+	await box.startedTimes(1);
 });
 
 test('a record of the original under another version is an orphan and gets one SIGTERM', async (t) => {
 	const box = sandbox(t);
-	const pid = await running(t, box, [box.marker, ...words(box)]);
+	const pid = await running(box, [box.marker, ...words(box)]);
 	await until(() => box.lines('starts').length === 1, 5_000, 'it runs');
 	plant(box, `${pid}\n1\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, box.marker, ...words(box)] })}\n`);
 	const host = await box.host();
@@ -58,7 +55,7 @@ test('a record of the original under another version is an orphan and gets one S
 
 test('a pid that runs something else is never signalled, whatever the record says', async (t) => {
 	const box = sandbox(t);
-	const pid = await running(t, box, [`other-${box.marker}`, ...words(box)]);
+	const pid = await running(box, [`other-${box.marker}`, ...words(box)]);
 	const host = await box.host({ threads: 1 });
 	const records = [
 		// The pid was reused by another program.
@@ -80,7 +77,7 @@ test('a pid that runs something else is never signalled, whatever the record say
 
 test('a bare pid is not ours: alive it is refused and left alone, dead it is taken', async (t) => {
 	const box = sandbox(t);
-	const pid = await running(t, box, [`other-${box.marker}`, ...words(box)]);
+	const pid = await running(box, [`other-${box.marker}`, ...words(box)]);
 	plant(box, `${pid}\n`);
 	const host = await box.host();
 	const { processes } = await host.guard(0, box.config([], { stopOrphans: true, claimTimeoutMs: 1_000 }));
@@ -95,7 +92,7 @@ test('a bare pid is not ours: alive it is refused and left alone, dead it is tak
 
 test("another user's record steers no signal and no start time is believed from it", { skip: process.getuid?.() !== 0 && 'needs root to plant it' }, async (t) => {
 	const box = sandbox(t);
-	const pid = await running(t, box, [`victim-${box.marker}`, ...words(box)]);
+	const pid = await running(box, [`victim-${box.marker}`, ...words(box)]);
 	plant(box, `${pid}\n1\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, `victim-${box.marker}`, ...words(box)] })}\n`);
 	chownSync(join(box.pidDir, 'proc.pid'), 65534, 65534);
 	const host = await box.host();
@@ -134,7 +131,7 @@ test('the pid of a live leader in state Z is alive: joined, not replaced', async
 	await never(async () => (await host.state(1)).processes[0].exited, 300, 'it counts as dead');
 	const second = await host.guard(2, config);
 	assert.deepEqual([second.processes[0].pid, second.processes[0].adopted, second.processes[0].error], [first.processes[0].pid, true, undefined]);
-	assert.equal(box.lines('starts').length, 1);
+	await box.startedTimes(1);
 	process.kill(box.keepers()[0].pid, 'SIGTERM');
 	await until(() => box.keepers().length === 0, 5_000, 'stopped');
 });
@@ -144,7 +141,6 @@ test('the directory removed under a running process: it is stopped, a second gua
 	const host = await box.host({ threads: 1 });
 	await host.guard(1, box.config([`starts=${box.file('starts')}`, `signals=${box.file('signals')}`]));
 	const one = box.only();
-	const { rmSync } = await import('node:fs');
 	rmSync(box.pidDir, { recursive: true });
 	await until(() => box.running().length === 0 && box.keepers().length === 0, 10_000, 'it was stopped');
 	assert.equal(box.lines('signals').length, 1);

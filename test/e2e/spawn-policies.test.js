@@ -1,8 +1,7 @@
 // @ts-check
 /** Hosts that permit little, refuse everything, or hand back something that is not what was asked for. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { readdirSync } from 'node:fs';
+import { readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { processOf, zombiesOf } from '../support/processes.js';
 import { sandbox } from '../support/sandbox.js';
@@ -96,8 +95,7 @@ test('what is handed back is refused by name: a stranger, a zombie, a thread id'
 	for (const kind of ['stranger', 'zombie', 'thread']) {
 		await t.test(kind, async (tt) => {
 			const box = sandbox(tt);
-			const other = spawn(box.proc, [`other-${box.marker}`.slice(0, 40), `zombie=${box.file('zombie')}`], { stdio: 'ignore' });
-			tt.after(() => other.kill('SIGKILL'));
+			const other = box.spawn(['other', `zombie=${box.file('zombie')}`]);
 			const zombie = Number(await until(() => box.lines('zombie')[0], 5_000, 'the zombie is there'));
 			const host = await box.host({ threads: 1 });
 			const task = Number(readdirSync(`/proc/${host.pid}/task`).find((name) => Number(name) !== host.pid));
@@ -110,7 +108,7 @@ test('what is handed back is refused by name: a stranger, a zombie, a thread id'
 			const next = await host.guard(1, config(box, { kind: 'plain' }), 'next');
 			assert.ok(next.tookMs < 5_000, `nothing is wedged, but it took ${next.tookMs} ms`);
 			assert.equal(box.only().pid, next.processes[0].pid);
-			assert.equal(box.lines('starts').length, 1);
+			await box.startedTimes(1);
 		});
 	}
 });
@@ -137,7 +135,7 @@ test('a wrapper around the real launcher is recognised by its command line: one 
 	assert.equal(processes[0].error, undefined);
 	assert.equal(box.only().pid, processes[0].pid);
 	await until(() => box.keepers().length === 1, 5_000, 'one keeper');
-	assert.equal(box.lines('starts').length, 1);
+	await box.startedTimes(1);
 });
 
 test('a launcher that ran although it counted as refused does not lead to a second process', async (t) => {
@@ -154,7 +152,6 @@ test('a launcher that ran although it counted as refused does not lead to a seco
 		for (const keeper of box.keepers()) process.kill(keeper.pid, 'SIGTERM');
 		for (const one of box.running()) process.kill(one.pid, 'SIGTERM');
 		await until(() => box.running().length === 0 && box.keepers().length === 0 && box.record() === null, 10_000, () => `stopped\n${box.tree()}`);
-		const { rmSync } = await import('node:fs');
 		rmSync(box.file('starts'));
 	}
 });
@@ -170,10 +167,12 @@ test('a first command that is refused is followed by the next one', async (t) =>
 
 test('a binary that is not there or not executable is refused before any lock is touched', async (t) => {
 	const box = sandbox(t);
+	const notExecutable = box.file('data');
+	writeFileSync(notExecutable, 'data\n', { mode: 0o644 });
 	const host = await box.host({ threads: 1 });
 	for (const [binaryPath, why] of [
 		['/nonexistent/program', /does not exist \(ENOENT\)/],
-		['/etc/hostname', /EACCES/],
+		[notExecutable, /EACCES/],
 	]) {
 		const { processes } = await host.guard(1, box.config([], { stopOrphans: true, process: { binaryPath } }), String(binaryPath));
 		assert.equal(processes[0].started, false);

@@ -78,8 +78,10 @@ function read(entry, child, reading) {
 			continue;
 		}
 		stream.on('end', () => (entry.ended[fd] = true));
-		if (reading === 'none') continue;
 		stream.on('data', (/** @type {Buffer} */ data) => {
+			// Node resumes a stream that nobody reads once the child it spawned, here the launcher, has ended. Taking one
+			// piece and no more is the only way not to read.
+			if (reading === 'none') return stream.pause();
 			entry.bytes[fd] += data.length;
 			if (entry.text.length < 4096) entry.text += data.toString('latin1');
 			if (reading === 'slow') {
@@ -120,7 +122,7 @@ const operations = {
 			return child;
 		};
 		if (logger !== 'none') options.log = { info: log('info'), warn: log('warn'), error: log('error') };
-		for (const one of options.processes ?? []) {
+		for (const one of Array.isArray(options.processes) ? options.processes : []) {
 			// A descriptor cannot travel in a message: the test names the file and this host opens it.
 			const stdio = one?.spawnOptions?.stdio;
 			if (Array.isArray(stdio)) one.spawnOptions.stdio = stdio.map((slot) => (slot?.open ? openSync(slot.open, 'a') : slot));

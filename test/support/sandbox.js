@@ -3,6 +3,7 @@
  * One directory, one marker and a list of hosts per test. Everything a test starts names the directory on its command
  * line, so the end of a test can ask the process table whether anything is left and end exactly that, by pid.
  */
+import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, readdirSync, realpathSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -25,6 +26,8 @@ function textOf(file) {
 export class Sandbox {
 	/** @type {import('./host.js').Host[]} */
 	hosts = [];
+	/** @type {import('node:child_process').ChildProcess[]} */
+	children = [];
 	/** Names in pidDir that a test's own fault leaves behind and that are not counted as a leak. */
 	/** @type {RegExp[]} */
 	expectedLeftovers = [];
@@ -125,6 +128,16 @@ export class Sandbox {
 	}
 
 	/**
+	 * How often the test program was started, by its word `starts=`. It is on record a little before it gets to write.
+	 * @param {number} count
+	 * @param {string} [name]
+	 */
+	async startedTimes(count, name = 'starts') {
+		await until(() => this.lines(name).length >= count, 5_000, () => `${count} starts, there were ${this.lines(name).length}`);
+		if (this.lines(name).length > count) throw new Error(`started ${this.lines(name).length} times instead of ${count}: ${this.lines(name).join(', ')}`);
+	}
+
+	/**
 	 * What the test program saw of itself, from its word `dump=`.
 	 * @param {string} name
 	 */
@@ -132,6 +145,16 @@ export class Sandbox {
 		const text = await until(() => textOf(this.file(name)), 10_000, `${name} is written`);
 		const seen = JSON.parse(text);
 		return { ...seen, env: Object.fromEntries(seen.env.map((/** @type {string} */ entry) => [entry.slice(0, entry.indexOf('=')), entry.slice(entry.indexOf('=') + 1)])) };
+	}
+
+	/**
+	 * A process that the test starts itself: a stranger to the guard. It ends with the test.
+	 * @param {string[]} words
+	 */
+	spawn(words) {
+		const child = spawn(this.proc, words, { stdio: 'ignore' });
+		this.children.push(child);
+		return child;
 	}
 
 	/** Everything that belongs to this test, as a tree. */
@@ -149,6 +172,7 @@ export class Sandbox {
 		/** @type {string[]} */
 		const complaints = [];
 		for (const host of this.hosts) if (host.exit === null) await host.kill('SIGKILL');
+		for (const child of this.children) child.kill('SIGKILL');
 		const rest = () => mentioning(this.dir).filter((one) => !ended(one));
 		for (let round = 0; round < 3 && rest().length > 0; round++) {
 			const keepers = this.keepers().map((one) => one.pid);
@@ -160,8 +184,8 @@ export class Sandbox {
 			for (const one of rest()) signal(one, 'SIGKILL');
 			await until(() => rest().length === 0, 5_000, 'everything was killed').catch((error) => complaints.push(error.message));
 		}
-		const zombies = zombiesOf(process.pid);
-		if (zombies.length > 0) complaints.push(`zombies of the test: ${zombies.map((one) => `${one.pid} ${one.comm}`)}`);
+		// The test's own children are waited for by its event loop, which needs a turn for it.
+		await until(() => zombiesOf(process.pid).length === 0, 2_000, 'no zombies of the test').catch((error) => complaints.push(error.message));
 		const documented = /^[^/]+\.pid(\.claiming|\.exit|\.reaping|\.keeper\.[\w.-]+)?$/;
 		const strange = this.files().filter((name) => !documented.test(name) && !this.expectedLeftovers.some((one) => one.test(name)));
 		if (strange.length > 0) complaints.push(`undocumented files in pidDir: ${strange.join(' ')}`);
