@@ -169,10 +169,21 @@ func TestWhatIsNoReplacement(t *testing.T) {
 	if err := syscall.Mkfifo(w.hostFile(), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// With somebody who has it open for writing and writes nothing.
+	writer, err := os.OpenFile(w.hostFile(), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
 	f := hostFile{path: w.hostFile(), clock: &clock{}}
 	if pid, got := f.replacement(); got != proc.No {
 		t.Errorf("a FIFO: %d, %s", pid, got)
 	}
+	f.path = w.root
+	if pid, got := f.replacement(); got != proc.No {
+		t.Errorf("a directory: %d, %s", pid, got)
+	}
+	f.path = w.hostFile()
 	// The number of the host that went, for another process: that is a host
 	// which got the pid again, and not the one that was watched.
 	if err := os.Remove(w.hostFile()); err != nil {

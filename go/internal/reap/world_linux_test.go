@@ -3,6 +3,7 @@ package reap
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -73,6 +74,7 @@ const roleEnv = "REAP_TEST_ROLE"
 var (
 	reaperPath string // as it ships
 	faultyPath string // with fault points
+	keeperPath string
 )
 
 func TestMain(m *testing.M) {
@@ -82,11 +84,8 @@ func TestMain(m *testing.M) {
 	}
 	dir, err := os.MkdirTemp("", "reap-test-")
 	if err == nil {
-		reaperPath, faultyPath = filepath.Join(dir, "reaper"), filepath.Join(dir, "faulty")
-		err = build(reaperPath, "")
-	}
-	if err == nil {
-		err = build(faultyPath, "fault")
+		reaperPath, faultyPath, keeperPath = filepath.Join(dir, "reaper"), filepath.Join(dir, "faulty"), filepath.Join(dir, "keeper")
+		err = errors.Join(build(reaperPath, "reaper", ""), build(faultyPath, "reaper", "fault"), build(keeperPath, "keeper", ""))
 	}
 	code := 1
 	if err != nil {
@@ -98,8 +97,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func build(path, tags string) error {
-	c := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-tags", tags, "-o", path, "processguard/go/cmd/reaper")
+func build(path, command, tags string) error {
+	c := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-tags", tags, "-o", path, "processguard/go/cmd/"+command)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", c, err, out)
@@ -213,8 +212,8 @@ func (p *process) ends() int {
 	p.t.Helper()
 	select {
 	case <-p.dead:
-	case <-time.After(60 * time.Second):
-		p.t.Fatalf("pid %d did not end in 60 s; it said %q", p.pid(), p.said())
+	case <-time.After(30 * time.Second):
+		p.t.Fatalf("pid %d did not end in 30 s; it said %q", p.pid(), p.said())
 	}
 	return p.ProcessState.ExitCode()
 }
