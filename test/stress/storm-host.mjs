@@ -61,6 +61,9 @@ if (isMainThread) {
 	const file = fileURLToPath(import.meta.url);
 	/** @type {Record<string, number>} */
 	const signals = {};
+	// Before the listeners: Go mends the handlers that it finds when it is loaded, and
+	// only the masks protect from the later ones.
+	sync('ping');
 	for (const name of ['SIGUSR2', 'SIGWINCH', 'SIGTERM', 'SIGURG', 'SIGHUP']) {
 		signals[name] = 0;
 		process.on(name, () => signals[name]++);
