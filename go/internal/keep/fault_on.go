@@ -12,8 +12,12 @@ import (
 )
 
 // faultEnv is "<point>:kill|stop|exit" or "<point>:kill:<n>", the n-th time
-// the point is passed. It acts in launch, keep and hold.
-const faultEnv = "PG_FAULT"
+// the point is passed. It acts in launch, keep and hold. faultMark is a file
+// that is made right before.
+const (
+	faultEnv  = "PG_FAULT"
+	faultMark = "PG_FAULT_MARK"
+)
 
 // points are all steps that something can go wrong between.
 var points = []string{
@@ -85,6 +89,9 @@ func faultPoint(name string) {
 	if faultCount--; faultCount != 0 {
 		return
 	}
+	if mark := os.Getenv(faultMark); mark != "" {
+		_ = os.WriteFile(mark, nil, 0o600)
+	}
 	switch faultDo {
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -98,5 +105,7 @@ func faultPoint(name string) {
 
 // withoutFaults keeps the variable from the process.
 func withoutFaults(environ []string) []string {
-	return slices.DeleteFunc(environ, func(e string) bool { return strings.HasPrefix(e, faultEnv+"=") })
+	return slices.DeleteFunc(environ, func(e string) bool {
+		return strings.HasPrefix(e, faultEnv+"=") || strings.HasPrefix(e, faultMark+"=")
+	})
 }

@@ -245,6 +245,9 @@ func (k *keeper) do(a Action) {
 	case leave:
 		k.gate.Unlock()
 		k.gate, k.rec = nil, nil
+		if k.state == Execing {
+			faultPoint("keep-left")
+		}
 	case fork:
 		k.answer(k.fork())
 	case name:

@@ -96,6 +96,7 @@ type claim struct {
 	spec   spec.Spec
 	exe    string
 	env    []string // of the process
+	mark   string   // in the environment of every process of this claim
 	fault  string
 	stdio  []*os.File // nil: /dev/null three times
 	before string     // shell commands that the launcher is started after
@@ -104,7 +105,12 @@ type claim struct {
 
 func newClaim(t *testing.T, argv ...string) *claim {
 	t.Helper()
-	dir, err := lock.OpenDir(filepath.Join(t.TempDir(), "pids"))
+	return newClaimIn(t, filepath.Join(t.TempDir(), "pids"), argv...)
+}
+
+func newClaimIn(t *testing.T, pids string, argv ...string) *claim {
+	t.Helper()
+	dir, err := lock.OpenDir(pids)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +120,8 @@ func newClaim(t *testing.T, argv ...string) *claim {
 		File: argv[0], Argv: argv, RecordArgv: argv, Cwd: dir.Path(), UID: -1, GID: -1, Slots: 3,
 		Restart: spec.Restart{Max: 5, BaseMs: 5, CapMs: 40},
 	}}
-	c.env = []string{"CLAIM=" + c.spec.Token}
+	c.mark = c.spec.Token
+	c.env = []string{"CLAIM=" + c.mark}
 	t.Cleanup(func() { c.sweep(); dir.Close() })
 	return c
 }
@@ -266,8 +273,8 @@ func (c *claim) until(fact func() bool, what string) {
 	}
 }
 
-// mine are all live processes of this claim: whatever carries its token in
-// its environment or on its command line.
+// mine are the live processes of this claim, told apart by the token on their
+// command line or the mark in their environment. Held children are neither.
 func (c *claim) mine() (keepers, processes []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -281,7 +288,7 @@ func (c *claim) mine() (keepers, processes []int) {
 			continue
 		}
 		environ, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if bytes.Contains(environ, []byte("CLAIM="+c.spec.Token)) {
+		if bytes.Contains(environ, []byte("CLAIM="+c.mark)) && !bytes.HasSuffix(cmdline, []byte("\x00hold\x00")) && len(cmdline) > 0 {
 			processes = append(processes, pid)
 		}
 	}
