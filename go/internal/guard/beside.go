@@ -20,12 +20,14 @@ func init() {
 	registerSync("clearStaleHostPidFiles", func(a struct {
 		Root    string           `json:"root"`
 		Targets []hostpid.Target `json:"targets"`
-	}) (any, error) {
+	},
+	) (any, error) {
 		return hostpid.Clear(a.Root, a.Targets), nil
 	})
 	registerSync("readProcess", func(a struct {
 		PID int `json:"pid"`
-	}) (any, error) {
+	},
+	) (any, error) {
 		if c, ok := usage.Read(a.PID); ok {
 			return c, nil
 		}
@@ -35,7 +37,8 @@ func init() {
 		State      verdict.State `json:"state"`
 		Now        float64       `json:"now"`
 		IntervalMs float64       `json:"intervalMs"`
-	}) (any, error) {
+	},
+	) (any, error) {
 		out := map[string]any{"stale": verdict.Stale(a.State), "retake": verdict.Retake(a.State, a.Now, a.IntervalMs)}
 		if verdict.Stale(a.State) {
 			out["detail"] = verdict.StaleDetail(a.State)
@@ -48,8 +51,20 @@ func init() {
 		Holder  string   `json:"holder"`
 		StaleMs float64  `json:"staleMs"`
 		Now     *float64 `json:"now"`
-	}) (any, error) {
+	},
+	) (any, error) {
 		return once.Claim(a.Dir, a.File, a.Holder, a.StaleMs, a.Now), nil
+	})
+	// For a caller who brings the file's text and writes it: nothing is locked.
+	registerSync("decideSingleton", func(a struct {
+		Text    string  `json:"text"`
+		Holder  string  `json:"holder"`
+		StaleMs float64 `json:"staleMs"`
+		Now     float64 `json:"now"`
+	},
+	) (any, error) {
+		text, won := once.Would(a.Text, a.Holder, a.StaleMs, a.Now)
+		return map[string]any{"won": won, "text": text}, nil
 	})
 	type markArgs struct {
 		Dir   string  `json:"dir"`
@@ -84,7 +99,8 @@ func registerSync[A any](fn string, f func(A) (any, error)) {
 // and keeper included), and the one by its command line alone.
 func recordState(a struct {
 	File string `json:"file"`
-}) (any, error) {
+},
+) (any, error) {
 	rec := readRecordAt(a.File)
 	if rec == nil {
 		return nil, nil
@@ -108,7 +124,9 @@ func recordState(a struct {
 
 // watchRecord tells of each change of one record until JavaScript drops the
 // session: {"t":"record","running":bool,"pid":n}. The death of the recorded
-// process is a kernel event and not a look every minute.
+// process is a kernel event and not a look every minute. {"t":"gone"} is the
+// last message when the directory was removed or replaced: what lies at its
+// path from then on needs a new session.
 func watchRecord(ctx context.Context, _ *Env, c *Call, raw json.RawMessage) (any, error) {
 	var a struct {
 		PidDir string `json:"pidDir"`
@@ -140,25 +158,43 @@ func watchRecord(ctx context.Context, _ *Env, c *Call, raw json.RawMessage) (any
 		cancel()
 	}()
 	c.Answer(true, nil)
+	var last *told
 	for ctx.Err() == nil {
 		h, pid := recorded(dir, a.Name)
-		c.Message(map[string]any{"t": "record", "running": h != nil, "pid": pid})
+		// A record that was rewritten with the same process in it is no news.
+		if now := (told{running: h != nil, pid: pid}); last == nil || *last != now {
+			last = &now
+			c.Message(map[string]any{"t": "record", "running": now.running, "pid": now.pid})
+		}
 		wait, stop := context.WithCancel(ctx)
 		ended := make(chan struct{})
 		if h != nil {
 			go closeWhenOver(wait, h, ended)
 		}
+		gone := false
 		select {
 		case <-sub.C():
 		case <-ended:
+		case <-hub.Gone():
+			gone = true
 		case <-ctx.Done():
 		}
 		stop()
 		if h != nil {
 			h.Close()
 		}
+		if gone {
+			c.Message(map[string]any{"t": "gone"})
+			return nil, nil
+		}
 	}
 	return nil, nil
+}
+
+// told is what JavaScript knows of a watched record.
+type told struct {
+	running bool
+	pid     int
 }
 
 // recorded opens the process that a record names, nil when it does not run.

@@ -31,7 +31,7 @@ type Answer struct {
 	Path    string `json:"path"`
 	PID     int    `json:"pid"`
 	Removed bool   `json:"removed"`
-	What    string `json:"what"`  // what the pid turned out to be
+	What    string `json:"what"`  // what the pid turned out to be: "is running …"
 	Error   string `json:"error"` // why the file could not be removed
 }
 
@@ -120,7 +120,7 @@ func Clear(root string, targets []Target) []Answer {
 			continue
 		}
 		f := look(pid)
-		if !Stale(f, t) {
+		if !Stale(f, t) || !Stale(f, t.resolved()) {
 			continue
 		}
 		a := Answer{Name: t.Name, Path: path, PID: pid, What: describe(f)}
@@ -139,6 +139,17 @@ func Clear(root string, targets []Target) []Answer {
 		out = append(out, a)
 	}
 	return out
+}
+
+// resolved is t with the lock's real path: a keeper carries that one, also when
+// the caller reached its directory through a link.
+func (t Target) resolved() Target {
+	if t.Lock != "" {
+		if dir, err := filepath.EvalSymlinks(filepath.Dir(t.Lock)); err == nil {
+			t.Lock = filepath.Join(dir, filepath.Base(t.Lock))
+		}
+	}
+	return t
 }
 
 func readPID(path string) (int, string) {
@@ -195,15 +206,15 @@ func exists(pid int) bool {
 func describe(f Facts) string {
 	switch f.Found {
 	case Zombie:
-		return "a process that has exited and was never reaped"
+		return "has exited and was never reaped"
 	case Thread:
-		return "a thread of another process"
+		return "is a thread of another process"
 	case Running:
 		line := strings.Join(f.Argv, " ")
 		if len(line) > 200 {
 			line = line[:200] + "…"
 		}
-		return fmt.Sprintf("running `%s`", line)
+		return fmt.Sprintf("is running `%s`", line)
 	}
-	return "nothing that can be told"
+	return "cannot be told"
 }

@@ -133,18 +133,16 @@ func TestNoAddIsLost(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			for range 50 {
-				for {
-					if _, err := Add(dir, "m.mark", 1); err == nil {
-						break
-					}
+			for range 500 {
+				if _, err := Add(dir, "m.mark", 1); err != nil {
+					t.Error(err)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if n, _ := Get(dir, "m.mark"); n != 400 {
-		t.Fatalf("400 additions made %v", n)
+	if n, _ := Get(dir, "m.mark"); n != 4000 {
+		t.Fatalf("4000 additions made %v", n)
 	}
 	if err := Set(dir, "m.mark", 7.5); err != nil {
 		t.Fatal(err)
@@ -154,6 +152,85 @@ func TestNoAddIsLost(t *testing.T) {
 	}
 	if _, ok := Get(dir, "none"); ok {
 		t.Fatal("a mark that is not there")
+	}
+}
+
+func TestAThreadThatTheSchedulerTookIsWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	in := make(chan struct{})
+	out := make(chan error)
+	go func() {
+		out <- locked(dir, "m", func([]byte) []byte {
+			close(in)
+			<-time.After(4 * tries * pause)
+			return mark(1)
+		})
+	}()
+	<-in
+	if n, err := Add(dir, "m", 1); err != nil || n != 2 {
+		t.Errorf("%v %v", n, err)
+	}
+	if err := <-out; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAShorterNumberIsNeverReadWithTheOldOnesEnd(t *testing.T) {
+	dir := t.TempDir()
+	if err := Set(dir, "m", 1000); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = Set(dir, "m", []float64{9, 1000}[i%2])
+			}
+		}
+	})
+	for range 5000 {
+		if n, ok := Get(dir, "m"); !ok || n != 9 && n != 1000 {
+			t.Errorf("read %v", n)
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
+	// A writer killed between its two steps, and a reader who is not locked out.
+	if err := os.WriteFile(filepath.Join(dir, "m"), []byte("9\n00\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := Get(dir, "m"); n != 9 {
+		t.Fatalf("read %v", n)
+	}
+}
+
+func TestAFIFOHoldsNobodyUp(t *testing.T) {
+	dir := t.TempDir()
+	if err := exec.Command("mkfifo", filepath.Join(dir, "m")).Run(); err != nil {
+		t.Skip(err)
+	}
+	if _, ok := Get(dir, "m"); ok {
+		t.Fatal("a number out of a FIFO")
+	}
+	if err := Set(dir, "m", 1); err == nil {
+		t.Fatal("wrote into a FIFO")
+	}
+}
+
+func TestWhatACallerWhoKeepsTheFileIsTold(t *testing.T) {
+	if text, won := Would("", "a", 100, 5); !won || text != "a 5\n" {
+		t.Fatalf("%q %v", text, won)
+	}
+	if _, won := Would("b 5\n", "a", 100, 104); won {
+		t.Fatal("taken before it was stale")
+	}
+	if _, won := Would("b 5\n", "a", 100, 105); !won {
+		t.Fatal("not taken when stale")
 	}
 }
 

@@ -11,13 +11,9 @@ import (
 )
 
 func openLocked(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	f, err := openRegular(path, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, err
-	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		f.Close()
-		return nil, unix.EINVAL
 	}
 	for i := 0; ; i++ {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -36,6 +32,21 @@ func openLocked(path string) (*os.File, error) {
 		// JavaScript thread for as long as a stopped holder likes.
 		<-time.After(pause)
 	}
+}
+
+func openRead(path string) (*os.File, error) { return openRegular(path, os.O_RDONLY) }
+
+// openRegular follows no link and does not wait for the writer of a FIFO.
+func openRegular(path string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(path, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, unix.EINVAL
+	}
+	return f, nil
 }
 
 func closeLocked(f *os.File) {
