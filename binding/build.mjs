@@ -48,7 +48,8 @@ function run(command, args, env = {}) {
 	});
 	if (error && 'code' in error && error.code === 'ENOENT') throw new BuildError(missing(command));
 	if (error) throw new BuildError(`${command} could not be started: ${error.message}`);
-	if (status !== 0) throw new BuildError(`${command} ${args[0]} failed (${signal ?? `exit code ${status}`}); its messages are above`);
+	if (status !== 0)
+		throw new BuildError(`${command} ${args[0]} failed (${signal ?? `exit code ${status}`}); its messages are above`);
 }
 
 /** @param {string} command */
@@ -144,7 +145,15 @@ function buildExecutable(name) {
 	return (/** @type {string} */ out) =>
 		run(
 			'go',
-			['build', ...flags, ...(options.tags ? ['-tags', options.tags] : []), '-ldflags=-s -w', '-o', out, `./go/cmd/${name}`],
+			[
+				'build',
+				...flags,
+				...(options.tags ? ['-tags', options.tags] : []),
+				'-ldflags=-s -w',
+				'-o',
+				out,
+				`./go/cmd/${name}`,
+			],
 			{ ...goEnv, CGO_ENABLED: '0' }
 		);
 }
@@ -183,9 +192,7 @@ function buildShim(out) {
 const products = [
 	{ file: library, sources: [...goSources, 'binding/guard.h', 'binding/glibc.h'], build: buildLibrary },
 	{ file: 'guard.node', sources: ['binding'], build: buildShim },
-	...['keeper', 'reaper']
-		.filter((name) => existsSync(join(root, 'go', 'cmd', name)))
-		.map((name) => ({ file: executable(name), sources: goSources, build: buildExecutable(name) })),
+	...['keeper', 'reaper'].map((name) => ({ file: executable(name), sources: goSources, build: buildExecutable(name) })),
 ];
 
 try {

@@ -103,7 +103,8 @@ export function unsupported({ platform, arch, versions, musl }) {
  * @returns {boolean}
  */
 function runsOnMusl() {
-	const name = /** @type {Record<string, string>} */ ({ x64: 'x86_64', arm64: 'aarch64' })[process.arch] ?? process.arch;
+	const name =
+		/** @type {Record<string, string>} */ ({ x64: 'x86_64', arm64: 'aarch64' })[process.arch] ?? process.arch;
 	if (!existsSync(`/lib/ld-musl-${name}.so.1`)) return false;
 	const report = /** @type {{ excludeNetwork?: boolean, getReport(): any }} */ (process.report);
 	const before = report.excludeNetwork;
@@ -136,7 +137,11 @@ function notLoaded(file, cause) {
 	const { code, message } = /** @type {{ code?: string, message?: string }} */ (cause);
 	const words = message ?? String(cause);
 	if (code === 'ERR_DLOPEN_DISABLED') {
-		return failure(code, `Node.js may not load ${file}: ${words}. Start the host without --no-addons, or with --allow-addons under --permission.`, cause);
+		return failure(
+			code,
+			`Node.js may not load ${file}: ${words}. Start the host without --no-addons, or with --allow-addons under --permission.`,
+			cause
+		);
 	}
 	if (code === 'PG_SECOND_COPY') return failure(code, words, cause);
 	return failure(
@@ -201,7 +206,12 @@ export function nativeFrom(directory = join(root, 'prebuilds', `${process.platfo
 	/** @returns {Addon} */
 	function load() {
 		if (addon) return addon;
-		const reason = unsupported({ platform: process.platform, arch: process.arch, versions: process.versions, musl: runsOnMusl });
+		const reason = unsupported({
+			platform: process.platform,
+			arch: process.arch,
+			versions: process.versions,
+			musl: runsOnMusl,
+		});
 		if (reason) throw failure('PG_UNSUPPORTED', reason);
 		const shim = join(directory, 'guard.node');
 		const library = join(directory, libraryNames[process.platform] ?? 'libguard.so');

@@ -101,4 +101,6 @@ if (!values.control) {
 	assert.deepEqual({ threads, parcels }, { threads: 1, parcels: 0 }, 'ended workers left something in the addon');
 	assert.equal(native.sync('ping'), 'pong');
 }
-console.log(`churn: ${total} workers in ${seconds.toFixed(1)} s on ${process.version}${values.main ? ', addon in main too' : ''}: ok`);
+console.log(
+	`churn: ${total} workers in ${seconds.toFixed(1)} s on ${process.version}${values.main ? ', addon in main too' : ''}: ok`
+);

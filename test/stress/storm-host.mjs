@@ -69,7 +69,10 @@ if (isMainThread) {
 		process.on(name, () => signals[name]++);
 	}
 	const work = Promise.all([spawning(), spawning(), synchronous(), asynchronous()]);
-	const workers = Array.from({ length: Number(process.argv[2]) }, () => new Worker(file, { workerData: counts.buffer }));
+	const workers = Array.from(
+		{ length: Number(process.argv[2]) },
+		() => new Worker(file, { workerData: counts.buffer })
+	);
 	await Promise.all(workers.map((worker) => once(worker, 'message')));
 	let replaced = 0;
 	const churn = (async () => {

@@ -44,9 +44,13 @@ async function nextLine() {
 }
 
 assert.equal(await nextLine(), 'ready');
-const sender = spawn(storm(), [String(host.pid), values.to, values.seconds, values['pause-us'], ...numbers.map(String)], {
-	stdio: ['ignore', 'pipe', 'inherit'],
-});
+const sender = spawn(
+	storm(),
+	[String(host.pid), values.to, values.seconds, values['pause-us'], ...numbers.map(String)],
+	{
+		stdio: ['ignore', 'pipe', 'inherit'],
+	}
+);
 let sent = '';
 sender.stdout.on('data', (data) => (sent += data));
 await once(sender, 'close');

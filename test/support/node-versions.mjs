@@ -37,7 +37,8 @@ export function nodeBinary(major) {
 		{ stdio: ['ignore', 'inherit', 'inherit'] }
 	);
 	try {
-		if (error || status !== 0) throw new Error(`npm could not install ${name}@${version}: ${error?.message ?? `exit code ${status}`}`);
+		if (error || status !== 0)
+			throw new Error(`npm could not install ${name}@${version}: ${error?.message ?? `exit code ${status}`}`);
 		renameSync(scratch, folder);
 	} catch (error) {
 		// Two test runs may fetch the same version: the one that comes second uses the first one's.
