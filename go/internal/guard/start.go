@@ -49,6 +49,9 @@ func (s *session) attempt(ctx context.Context) *following {
 			taken = true
 		case again == lostToReaper && !removed:
 			removed = true
+		case again != nothingLost && ctx.Err() == nil:
+			s.fail("%s was not started: its claim in %s was taken away twice while it was being started; the next guard() tries again", s.a.Title, s.dir.Path())
+			return nil
 		default:
 			return nil
 		}
@@ -394,13 +397,21 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 	}
 	var keeper *proc.Handle
 	keeperOver := make(chan struct{})
+	var life *os.File // the generation's last words, open before they can be removed
 	defer func() {
 		if keeper != nil {
 			keeper.Close()
 		}
+		if life != nil {
+			life.Close()
+		}
 	}()
 	late := false
 	for {
+		var relook <-chan time.Time
+		if life == nil {
+			life, _ = record.OpenLife(s.dir, s.a.Name, token)
+		}
 		rec, err := record.Read(s.dir, s.a.Name)
 		mine := err == nil && rec.Ours() && rec.Token == token
 		switch {
@@ -421,15 +432,20 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 				over = true
 			}
 		case err == nil && !mine:
-			if x, _ := record.ReadExit(s.dir, s.a.Name); x != nil && x.Token == token {
+			if x := s.lastWord(token, life); x != nil {
 				return s.endedEarly(ctx, token, x, k)
 			}
 			if rec.Ours() {
 				s.log("warn", "%s: the claim was taken over while its keeper was being started", s.a.Title)
 				return nil, lostToAnother, ""
 			}
-			s.log("warn", "%s: the claim was removed while its keeper was being started", s.a.Title)
-			return nil, lostToReaper, ""
+			// A keeper that gives up removes the record before it leaves its exit
+			// record: while it lives, its word is on the way.
+			relook = time.After(lifeLook)
+			if life == nil || lock.LockHeld(life) != proc.Yes || late {
+				s.log("warn", "%s: the claim was removed while its keeper was being started", s.a.Title)
+				return nil, lostToReaper, ""
+			}
 		}
 		if over && keeper != nil && keeper.Alive() != proc.No {
 			// The launcher did its work and ended; the keeper is the one to wait
@@ -437,24 +453,26 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 			over = false
 		}
 		if over || late {
-			rec, life, err := claim.AtWork(s.e.Context(), s.dir, s.a.Name, token)
+			rec, held, err := claim.AtWork(s.e.Context(), s.dir, s.a.Name, token)
 			switch {
-			case err != nil || !rec.Ours() || rec.Token != token:
-				// It changed since we read it: look again, unless nothing can be read.
-				if err != nil {
-					s.fail("%s failed to start: %v", s.a.Title, err)
-					return nil, nothingLost, ""
+			case err != nil:
+				s.fail("%s failed to start: %v", s.a.Title, err)
+				return nil, nothingLost, ""
+			case !rec.Ours() || rec.Token != token:
+				if held == proc.Yes {
+					relook = time.After(lifeLook)
+					break // its word is on the way
 				}
-				continue
-			case life == proc.No && rec.PID > 0:
+				continue // it changed since we read it
+			case held == proc.No && rec.PID > 0:
 				// The keeper died between naming the process and confirming it. If
 				// the process got away it runs; else the claim is entered once more.
 				if f := s.follower(rec, true); f != nil {
 					return s.started(ctx, rec, k), nothingLost, ""
 				}
 				return nil, lostToReaper, ""
-			case life == proc.No:
-				if x, _ := record.ReadExit(s.dir, s.a.Name); x != nil && x.Token == token {
+			case held == proc.No:
+				if x := s.lastWord(token, life); x != nil {
 					return s.endedEarly(ctx, token, x, k)
 				}
 				return nil, nothingLost, s.howItEnded(k)
@@ -471,6 +489,7 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 		}
 		select {
 		case <-sub.C():
+		case <-relook:
 		case <-launcher:
 			over, launcher = true, nil
 		case <-keeperOver:
@@ -481,6 +500,30 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 			_, _ = s.giveBack(token)
 			return nil, nothingLost, ""
 		}
+	}
+}
+
+// lifeLook is how soon a life lock is looked at again while its holder is
+// ending: no event tells of its release, and the holder's pid may not be known.
+const lifeLook = 20 * time.Millisecond
+
+// lastWord is what the keeper or launcher of token has said about its end: in
+// the exit record or, before and without one, in its life file.
+func (s *session) lastWord(token string, life *os.File) *record.Exit {
+	if x, err := record.ReadExit(s.dir, s.a.Name); err == nil && x != nil && x.Token == token {
+		return x
+	}
+	if life == nil {
+		return nil
+	}
+	l, err := record.ReadLife(life)
+	if err != nil || l.Words == nil {
+		return nil
+	}
+	w := l.Words
+	return &record.Exit{
+		Token: token, Keeper: l.Keeper, PID: w.PID, Code: w.Code, Signal: w.Signal, Outcome: w.Outcome,
+		Restarts: w.Restarts, WaitMs: w.WaitMs, Error: w.Error, Released: true,
 	}
 }
 
@@ -585,11 +628,18 @@ func (s *session) direct(ctx context.Context, token string) (*following, loss) {
 		return nil, nothingLost
 	}
 	if refusal != "" {
-		if _, err := s.giveBack(token); err != nil {
-			refusal += fmt.Sprintf("; and giving the claim back failed: %v", err)
+		// A spawn that threw, or handed back something else, may have started it
+		// all the same.
+		h := s.strayChild(before)
+		if h == nil {
+			if _, err := s.giveBack(token); err != nil {
+				refusal += fmt.Sprintf("; and giving the claim back failed: %v", err)
+			}
+			s.fail("%s failed to start: %s", s.a.Title, refusal)
+			return nil, nothingLost
 		}
-		s.fail("%s failed to start: %s", s.a.Title, refusal)
-		return nil, nothingLost
+		s.note("the spawn of %s was refused (%s) and started pid %d nevertheless; it is guarded", s.a.Title, refusal, h.PID())
+		k = &child{pid: h.PID(), handle: h, answers: make(chan spawnMessage)}
 	}
 	if k.handle == nil {
 		_, _ = s.giveBack(token)
@@ -634,26 +684,36 @@ func childrenNow() map[int]bool {
 // the next caller joins it; without one the claim is given back. A host killed
 // at this point leaves a process that no record names; that gap is documented.
 func (s *session) settleDirect(token string, before map[int]bool) {
+	h := s.strayChild(before)
+	if h == nil {
+		_, _ = s.giveBack(token)
+		return
+	}
+	_, taken, err := claim.CommitDirect(context.Background(), s.dir, s.a.Name, token, h, s.want)
+	if taken || err != nil {
+		go stopStray(h)
+	} else {
+		adopted(h, nil)
+	}
+}
+
+// strayChild is a child of the host that was not there before and runs what we
+// wanted; nil if there is none.
+func (s *session) strayChild(before map[int]bool) *proc.Handle {
 	kids, _ := proc.Children(os.Getpid())
 	for _, pid := range kids {
 		if before[pid] {
 			continue
 		}
 		v, h := proc.Identify(pid, proc.Want{Argv: s.want})
-		if v == proc.Match {
-			_, taken, err := claim.CommitDirect(context.Background(), s.dir, s.a.Name, token, h, s.want)
-			if taken || err != nil {
-				go stopStray(h)
-			} else {
-				adopted(h, nil)
-			}
-			return
+		if v == proc.Match && h.Alive() != proc.No {
+			return h
 		}
 		if h != nil {
 			h.Close()
 		}
 	}
-	_, _ = s.giveBack(token)
+	return nil
 }
 
 // stopStray ends a process that was started under a claim somebody else has:
