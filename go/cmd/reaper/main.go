@@ -1,13 +1,13 @@
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
-
 // Command reaper outlives a host and stops what the host left behind.
 //
 //	reaper run    --host-pid H --host-started S --pid-dir D --grace-ms G --self-lock L [--replacement-pid-file F] [--log F]
 //	reaper launch --token T --version V <the same flags>
 //
-// It sleeps on one thread; the container's CPU quota, which Go would read for
-// it and keep open, changes nothing about that.
+// A container's CPU limit decides nothing here, and looking it up would keep
+// two descriptors open for as long as the reaper sleeps, hence the settings.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (

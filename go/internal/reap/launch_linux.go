@@ -131,7 +131,9 @@ func reaperEnviron(environ []string) []string {
 			mine = append(mine, e)
 		}
 	}
-	return spec.Restore(mine)
+	// One thread of Go code is plenty for a process that sleeps, and each more
+	// brings caches of its own (680 kB dirty instead of up to 930).
+	return append(spec.Restore(mine), "GOMAXPROCS=1")
 }
 
 // commit writes the reaper's pid into the claim while it is still ours.

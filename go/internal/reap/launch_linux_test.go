@@ -311,8 +311,12 @@ func TestLauncherKilledAtEveryStep(t *testing.T) {
 
 func TestIdleReaperCostsLittle(t *testing.T) {
 	w := newWorld(t)
-	r := w.reaper(reaperPath, w.options(0))
-	pid := strconv.Itoa(r.pid())
+	o := w.options(0)
+	w.claim(o, "mine")
+	spawn(t, nil, launched(reaperPath, "mine", o)).ends()
+	rec := w.own()
+	track(t, rec.PID)
+	pid := strconv.Itoa(rec.PID)
 	switches := func() (n int) {
 		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/status")
 		if err != nil {
@@ -340,6 +344,8 @@ func TestIdleReaperCostsLittle(t *testing.T) {
 	if dirty > 1600 {
 		t.Errorf("Private_Dirty is %d kB", dirty)
 	}
+	w.host.kill(syscall.SIGKILL)
+	until(t, "the end of the reaper", func() bool { return len(reapersOf(t, o)) == 0 })
 }
 
 func number(t *testing.T, path, field string) int {

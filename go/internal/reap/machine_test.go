@@ -1,6 +1,8 @@
 package reap
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"processguard/go/internal/proc"
@@ -146,5 +148,16 @@ func TestEveryValueHasAName(t *testing.T) {
 		if n == "" {
 			t.Errorf("a value without a name in %q", names)
 		}
+	}
+}
+
+func TestTablesInTheDocsAreTheOnesHere(t *testing.T) {
+	path := filepath.Join("..", "..", "..", "docs", "reaper-states.md")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(text) != Table() {
+		t.Errorf("%s is old: go run ./go/internal/reap/tabledoc > docs/reaper-states.md", path)
 	}
 }

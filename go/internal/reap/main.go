@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 )
 
@@ -33,9 +32,6 @@ func Main(args []string) int {
 }
 
 func runMain(args []string) int {
-	// One thread of Go code is plenty for a process that sleeps, and each more
-	// brings stacks and caches of its own.
-	runtime.GOMAXPROCS(1)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	o, err := ParseRun(args)

@@ -95,7 +95,7 @@ func TestReplacementIsNoticedHoweverItIsWritten(t *testing.T) {
 			return os.WriteFile(path, []byte("\n "+text+"\nmore\n"), 0o644)
 		},
 	} {
-		for _, file := range []string{"hdb.pid", "not called so", "made later/hdb.pid"} {
+		for _, file := range []string{"hdb.pid", "not called so", "made later/hdb.pid", "made again/hdb.pid"} {
 			t.Run(name+", "+file, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
@@ -103,10 +103,16 @@ func TestReplacementIsNoticedHoweverItIsWritten(t *testing.T) {
 				o := w.options(30 * time.Second)
 				o.ReplacementPidFile = filepath.Join(w.root, file)
 				next := role(t, "plain", "host")
+				again := filepath.Join(w.root, "made again")
+				if err := os.Mkdir(again, 0o755); err != nil {
+					t.Fatal(err)
+				}
 				go func() {
 					for !strings.Contains(w.log(), "is gone; waiting") {
 						time.Sleep(time.Millisecond)
 					}
+					time.Sleep(20 * time.Millisecond) // until it is watched
+					_ = os.Remove(again)
 					_ = os.Mkdir(filepath.Dir(o.ReplacementPidFile), 0o755)
 					if err := write(o.ReplacementPidFile, strconv.Itoa(next.pid())); err != nil {
 						t.Error(err)
