@@ -293,6 +293,7 @@ func (r *Runner) releaseIn(d *lock.Dir, name string) error {
 	defer g.Unlock()
 	r.act.RLock()
 	defer r.act.RUnlock()
+	defer sweep(d, name)
 	rec, err := record.Read(d, name)
 	if err != nil || rec == nil {
 		return err

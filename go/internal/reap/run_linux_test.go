@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -764,5 +765,76 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%q: ended with %d", args, code)
 		}
 		until(t, "a line on stderr", func() bool { return len(p.said()) == 1 })
+	}
+}
+
+// What a killed keeper and a displaced reaper leave behind names nobody any
+// more, and nobody else may ever come to that pidDir again.
+func TestLifeFilesOfWhatIsOverAreRemoved(t *testing.T) {
+	w := newWorld(t)
+	w.guarded("served", "plain")
+	w.guarded("gone", "plain").kill(syscall.SIGKILL)
+	life := func(name, token string, p *process) *os.File {
+		f, err := w.dir.CreateLife(name, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := p.id()
+		if err := record.WriteLife(f, record.Life{PID: p.pid(), Started: id.Started, Inode: id.Inode, NS: proc.NS(), Argv: p.Args}); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	over := role(t, "plain")
+	living := role(t, "plain")
+	life("served", "over", over).Close()
+	life("served", "living", living).Close()
+	held := life("served", "held", over)
+	defer held.Close()
+	life("gone", "over", over).Close()
+	torn, err := w.dir.CreateLife("gone", "torn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	torn.Close()
+	over.kill(syscall.SIGKILL)
+	<-over.dead
+
+	r := w.reaper(reaperPath, w.options(0))
+	life("reaper", "older", r).Close()
+	newer := role(t, "plain")
+	w.write("reaper", w.recordOf(newer))
+	w.host.kill(syscall.SIGKILL)
+	r.ends()
+	var left []string
+	for name := range w.files(t) {
+		if strings.Contains(name, ".keeper.") {
+			left = append(left, name)
+		}
+	}
+	slices.Sort(left)
+	if want := []string{"served.pid.keeper.held", "served.pid.keeper.living"}; !slices.Equal(left, want) {
+		t.Errorf("left %q, not %q", left, want)
+	}
+	if !living.alive() {
+		t.Error("a generation that lives was signalled")
+	}
+}
+
+func TestLifeFileOfTheGenerationOnTheRecordStays(t *testing.T) {
+	w := newWorld(t)
+	p := role(t, "plain")
+	rec := w.recordOf(p)
+	w.write("a", rec)
+	for _, token := range []string{rec.Token, "another"} {
+		f, err := w.dir.CreateLife("a", token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	sweep(w.dir, "a")
+	if !w.dir.Exists("a.pid.keeper."+rec.Token) || w.dir.Exists("a.pid.keeper.another") {
+		t.Errorf("%v", w.files(t))
 	}
 }

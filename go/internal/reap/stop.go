@@ -209,7 +209,7 @@ func (r *Runner) look(d *lock.Dir, name string, aside bool, s *scene) {
 		}
 		return
 	}
-	if rec.NS != 0 && proc.NS() != 0 && rec.NS != proc.NS() {
+	if elsewhere(rec) {
 		f.Found = Elsewhere
 		return
 	}
@@ -232,6 +232,11 @@ func otherBoot(rec *record.Record) bool {
 		boot, _, _ = strings.Cut(rec.Started, ":")
 	}
 	return boot != "" && proc.BootID() != "" && boot != proc.BootID()
+}
+
+// elsewhere says whether the record's pids are of another pid namespace.
+func elsewhere(rec *record.Record) bool {
+	return rec.NS != 0 && proc.NS() != 0 && rec.NS != proc.NS()
 }
 
 func targetOf(rec *record.Record) (*proc.Handle, Target) {
@@ -339,6 +344,59 @@ func (r *Runner) drop(d *lock.Dir, g *lock.Gate, name string, s *scene) {
 	default:
 		r.log.say("%s: pid %d is already gone; lock removed", name, s.rec.PID)
 	}
+	if err == nil {
+		sweep(d, name)
+	}
+}
+
+// sweep removes the life files of generations that are over, under the gate: a
+// keeper that was killed left its own behind, and whoever displaced a process
+// without a keeper (a reaper of an older version) wrote one for it. What lives
+// is left as it is found.
+func sweep(d *lock.Dir, name string) {
+	rec, err := record.Read(d, name)
+	files, ferr := d.Names(lock.LifePrefix(name))
+	if err != nil || ferr != nil {
+		return
+	}
+	for _, file := range files {
+		token := lock.LifeToken(name, file)
+		// A claim may have come in since: its launcher is making that file.
+		if token != "" && (rec == nil || rec.Token != token) && over(d, name, token) {
+			_ = d.Remove(file)
+		}
+	}
+}
+
+// over says whether nothing of a generation lives.
+func over(d *lock.Dir, name, token string) bool {
+	f, err := record.OpenLife(d, name, token)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if uid, err := lock.Owner(f); err != nil || uid != 0 && uid != os.Geteuid() || lock.LockHeld(f) != proc.No {
+		return false
+	}
+	l, err := record.ReadLife(f)
+	if err != nil || l.PID <= 0 {
+		return errors.Is(err, record.ErrTorn) || err == nil // nothing ran under it
+	}
+	rec := &record.Record{PID: l.PID, Started: l.Started, Inode: l.Inode, NS: l.NS, Argv: l.Argv, Keeper: l.Keeper, KeeperArgv: l.KeeperArgv}
+	if otherBoot(rec) {
+		return true
+	}
+	if elsewhere(rec) {
+		return false
+	}
+	if self := proc.Self(); l.PID == self.PID && l.Started == self.Started {
+		return true // it was this reaper's, which ends
+	}
+	h, target := targetOf(rec)
+	if h != nil {
+		h.Close()
+	}
+	return target == Over || target == Stranger
 }
 
 // target is a process that was told to end.
@@ -448,6 +506,7 @@ func (r *Runner) finish(d *lock.Dir, t *target) {
 	if err := t.set.Done(); err != nil {
 		r.log.say("%s: %v", t.name, err)
 	}
+	sweep(d, t.name)
 }
 
 // ended waits for a death, for limit at most.
