@@ -421,6 +421,11 @@ func (s *session) answerWithoutKeeper(ctx context.Context, f *following) (again 
 		// A host without keepers: the thread that spawned it heard its end or is
 		// gone with it, and the record decides as it always did there.
 		s.patch(pair{"exitProof", "none"}, pair{"exited", true})
+		if s.stopAsked(f) {
+			s.patch(dropVerdict(nil)...)
+			s.log("info", "%s was stopped; not restarting it", s.a.Title)
+			return false
+		}
 		return s.byLock(ctx, f, x, false, s.restarts)
 	}
 	if !known {
@@ -429,7 +434,7 @@ func (s *session) answerWithoutKeeper(ctx context.Context, f *following) (again 
 		return false
 	}
 	s.patch(pair{"exitProof", "kernel"}, pair{"code", codeOf(x)}, pair{"signal", signalOf(x)}, pair{"exited", true})
-	if s.deliberate(x) {
+	if s.deliberate(x) || s.stopAsked(f) {
 		s.patch(dropVerdict(nil)...)
 		if f.rec.Keeper == 0 {
 			s.log("info", "%s was shut down (%s); not restarting it", s.a.Title, s.cause(x, true))
@@ -454,7 +459,7 @@ func (s *session) answerDirect(ctx context.Context, f *following) (again bool) {
 		changes = append(changes, pair{"exitProof", "none"})
 	}
 	s.patch(append(changes, pair{"exited", true})...)
-	if !known || !s.deliberate(x) {
+	if !s.stopAsked(f) && (!known || !s.deliberate(x)) {
 		return s.byLock(ctx, f, x, known, s.restarts)
 	}
 	cur, err := claim.Release(ctx, s.dir, s.a.Name, f.rec.Token)
@@ -468,6 +473,12 @@ func (s *session) answerDirect(ctx context.Context, f *following) (again bool) {
 	}
 	s.log("info", "%s was shut down (%s); not restarting it", s.a.Title, s.cause(x, true))
 	return false
+}
+
+// stopAsked says whether the process was stopped through stopProcess.
+func (s *session) stopAsked(f *following) bool {
+	rec, err := record.Read(s.dir, s.a.Name)
+	return err == nil && rec.Ours() && rec.Token == f.rec.Token && rec.Stopping
 }
 
 // directExit is how a process ended that the event loop reaps: from the child

@@ -254,6 +254,9 @@ func (s *session) task(won *claim.Won, token string) spec.Spec {
 		if i < 3 && (kind == "pipe" || kind == "overlapped") {
 			t.Piped = append(t.Piped, i)
 		}
+		if i >= 3 && kind == "ignore" {
+			t.Ignored = append(t.Ignored, i)
+		}
 	}
 	if o := won.Orphan; o != nil && a.GraceMs > 0 {
 		t.Orphan = &spec.Orphan{PID: o.PID, Started: o.Started, Inode: o.Inode}

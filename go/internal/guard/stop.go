@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -86,7 +87,7 @@ func stopProcess(ctx context.Context, _ *Env, _ *Call, raw json.RawMessage) (any
 	case kv == proc.Match:
 		err = keeper.Signal(syscall.SIGTERM)
 	case v == proc.Match:
-		err = h.Signal(syscall.SIGTERM)
+		err = stopUnkept(wctx, dir, a.Name, rec, h)
 	case v == proc.Differs:
 		ans.Stopped = true
 		ans.Detail = fmt.Sprintf("pid %d was not running any more", rec.PID)
@@ -123,6 +124,29 @@ func stopProcess(ctx context.Context, _ *Env, _ *Call, raw json.RawMessage) (any
 		ans.Detail = fmt.Sprintf("pid %d was sent SIGTERM and ended", rec.PID)
 	}
 	return ans, nil
+}
+
+// stopUnkept signals a process that has no keeper. The threads that watch it
+// read from its record that the end was asked for: a process that answers
+// SIGTERM with exit code 143, or with SIGKILL, would be started again.
+func stopUnkept(ctx context.Context, dir *lock.Dir, name string, rec *record.Record, h *proc.Handle) error {
+	g, err := dir.Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer g.Unlock()
+	cur, err := record.Read(dir, name)
+	if err != nil {
+		return err
+	}
+	if !cur.Ours() || cur.Token != rec.Token || cur.PID != rec.PID {
+		return errors.New("its record changed meanwhile")
+	}
+	cur.Stopping = true
+	if err := record.Write(dir, g, name, cur); err != nil {
+		return err
+	}
+	return h.Signal(syscall.SIGTERM)
 }
 
 // named waits until a record names a process; nil when there is none to wait for.

@@ -50,6 +50,9 @@ const lifeMagic = "process-guard-life-1"
 // ErrTorn says that a life file's slot is empty or does not match its checksum.
 var ErrTorn = errors.New("no complete entry")
 
+// ErrEmpty is the ErrTorn of a slot that was never written: nothing has run yet.
+var ErrEmpty = fmt.Errorf("nothing was written yet: %w", ErrTorn)
+
 // HashArgv is what a slot says of a command line that may not fit into it.
 func HashArgv(argv []string) string {
 	h := sha256.New()
@@ -88,6 +91,9 @@ func EncodeLife(l Life) []byte {
 
 // DecodeLife reads a slot.
 func DecodeLife(slot []byte) (Life, error) {
+	if len(bytes.Trim(slot, "\x00")) == 0 {
+		return Life{}, ErrEmpty
+	}
 	head, body, ok := bytes.Cut(slot, []byte{'\n'})
 	if !ok {
 		return Life{}, ErrTorn
@@ -102,7 +108,7 @@ func DecodeLife(slot []byte) (Life, error) {
 		return Life{}, ErrTorn
 	}
 	var l Life
-	if err := json.Unmarshal(body, &l); err != nil {
+	if err := json.Unmarshal(body, &l); err != nil || l.PID < 0 || l.PID > maxPID || l.Keeper < 0 || l.Keeper > maxPID {
 		return Life{}, ErrTorn
 	}
 	return l, nil

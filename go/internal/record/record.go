@@ -38,6 +38,7 @@ type Record struct {
 	Starting    bool   // the process is held or has not confirmed its exec
 	Restarts    int    // restarts so far, this generation's and those handed to it
 	Launcher    int    // pid of the launcher, until the process is named
+	Stopping    bool   // a stop was asked for; its end is no crash (no keeper knows it)
 
 	Extra map[string]json.RawMessage // fields we do not know, kept as they are
 }
@@ -63,6 +64,7 @@ type wire struct {
 	Starting    bool     `json:"starting,omitempty"`
 	Restarts    int      `json:"restarts,omitempty"`
 	Launcher    int      `json:"launcher,omitempty"`
+	Stopping    bool     `json:"stopping,omitempty"`
 }
 
 // Encode is the file's text: three lines, the third one JSON.
@@ -70,7 +72,7 @@ func Encode(r *Record) []byte {
 	w := wire{
 		Token: r.Token, Host: r.Host, Argv: r.Argv, Keeper: r.Keeper, Started: r.Started,
 		Inode: r.Inode, HostStarted: r.HostStarted, ClaimedAt: r.ClaimedAt, Boot: r.Boot,
-		NS: r.NS, Starting: r.Starting, Restarts: r.Restarts, Launcher: r.Launcher,
+		NS: r.NS, Starting: r.Starting, Restarts: r.Restarts, Launcher: r.Launcher, Stopping: r.Stopping,
 	}
 	if r.Keeper > 0 {
 		w.KeeperArgv = r.KeeperArgv
@@ -114,55 +116,109 @@ func marshal(v any) []byte {
 func Decode(text []byte) *Record {
 	first, rest, _ := bytes.Cut(text, []byte{'\n'})
 	pid, ok := leadingInt(string(first))
-	if !ok || pid < 0 || pid > 1<<31-1 {
+	if !ok || pid < 0 || pid > maxPID {
 		return nil
 	}
 	second, third, _ := bytes.Cut(rest, []byte{'\n'})
-	version, _ := leadingInt(string(second))
+	version, ok := leadingInt(string(second))
+	if !ok {
+		version = 0
+	}
 	r := &Record{PID: int(pid), Version: version, UID: -1}
 	line, _, _ := bytes.Cut(third, []byte{'\n'})
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(line, &fields) != nil {
+	var f fields
+	if json.Unmarshal(line, &f) != nil {
 		return r
 	}
-	take := func(key string, into any) {
-		raw, ok := fields[key]
-		if !ok {
-			return
-		}
-		delete(fields, key)
-		if string(raw) != "null" {
-			_ = json.Unmarshal(raw, into)
-		}
-	}
-	take("token", &r.Token)
-	take("host", &r.Host)
-	take("argv", &r.Argv)
-	take("keeper", &r.Keeper)
-	take("keeperArgv", &r.KeeperArgv)
-	take("started", &r.Started)
-	take("inode", &r.Inode)
-	take("hostStarted", &r.HostStarted)
-	take("claimedAt", &r.ClaimedAt)
-	take("boot", &r.Boot)
-	take("ns", &r.NS)
-	take("uid", &r.UID)
-	take("starting", &r.Starting)
-	take("restarts", &r.Restarts)
-	take("launcher", &r.Launcher)
+	take(f, "token", &r.Token)
+	r.Host = f.pid("host")
+	r.Argv = f.words("argv")
+	r.Keeper = f.pid("keeper")
+	r.KeeperArgv = f.words("keeperArgv")
+	r.Started = f.identity("started")
+	take(f, "inode", &r.Inode)
+	r.HostStarted = f.identity("hostStarted")
+	take(f, "claimedAt", &r.ClaimedAt)
+	r.Boot = f.identity("boot")
+	take(f, "ns", &r.NS)
+	take(f, "uid", &r.UID)
+	take(f, "starting", &r.Starting)
+	take(f, "restarts", &r.Restarts)
+	r.Launcher = f.pid("launcher")
 	if !lock.GoodToken(r.Token) {
 		// A token becomes part of a file name; one that could leave the
 		// directory, or be another record's name, is not ours.
 		r.Token = ""
 	}
-	if r.Keeper <= 0 || r.Keeper > 1<<31-1 {
-		r.Keeper, r.KeeperArgv = 0, nil
+	if r.Keeper == 0 {
+		r.KeeperArgv = nil
 	}
-	if len(fields) > 0 {
-		r.Extra = fields
+	if r.UID < 0 {
+		r.UID = -1
+	}
+	if len(f) > 0 {
+		r.Extra = f
 	}
 	return r
 }
+
+// fields are those of line 3 that nobody has taken yet.
+type fields map[string]json.RawMessage
+
+// take moves one field into its place. One of another type is as good as none:
+// json leaves behind what it had read before it noticed, so [1,"a"] was the
+// command line "" "a" of a process that then was somebody else's.
+func take[T any](f fields, key string, into *T) {
+	raw, ok := f[key]
+	if !ok {
+		return
+	}
+	delete(f, key)
+	var v *T
+	if json.Unmarshal(raw, &v) == nil && v != nil {
+		*into = *v
+	}
+}
+
+// pid is 0 for what no process has: the kernel cuts a larger number down to
+// one that somebody else may have.
+func (f fields) pid(key string) int {
+	var n int64
+	take(f, key, &n)
+	if n <= 0 || n > maxPID {
+		return 0
+	}
+	return int(n)
+}
+
+func (f fields) words(key string) []string {
+	var maybe []*string
+	take(f, key, &maybe)
+	if maybe == nil {
+		return nil
+	}
+	words := make([]string, len(maybe))
+	for i, w := range maybe {
+		if w == nil {
+			return nil
+		}
+		words[i] = *w
+	}
+	return words
+}
+
+// identity is a start time or a boot id. Ours have 50 bytes; a longer one would
+// not fit into a life file.
+func (f fields) identity(key string) string {
+	var s string
+	take(f, key, &s)
+	if len(s) > 128 {
+		return ""
+	}
+	return s
+}
+
+const maxPID = 1<<31 - 1
 
 // leadingInt reads the integer a line begins with, blanks before it allowed.
 func leadingInt(s string) (int64, bool) {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Spec is one generation's task.
@@ -31,6 +32,7 @@ type Spec struct {
 	Detached    bool     `json:"detached"`   // own session rather than own group
 	Piped       []int    `json:"piped"`      // slots below 3 that the keeper relays
 	Slots       int      `json:"slots"`      // declared stdio slots, at least 3
+	Ignored     []int    `json:"ignored"`    // slots from 3 up that stay closed
 	Restarts    int      `json:"restarts"`   // already used up
 	Restart     Restart  `json:"restart"`
 	Deliberate  []int    `json:"deliberateExitCodes"`
@@ -86,6 +88,11 @@ func (s Spec) Environ() []string {
 	var out []string
 	for i := 0; len(text) > 0; i++ {
 		n := min(len(text), chunk)
+		// Each chunk passes through a JavaScript string: a character cut in two
+		// would become two replacement characters.
+		for n < len(text) && !utf8.RuneStart(text[n]) {
+			n--
+		}
 		out = append(out, prefix+strconv.Itoa(i)+"="+string(text[:n]))
 		text = text[n:]
 	}

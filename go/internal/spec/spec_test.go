@@ -4,12 +4,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestSpecSurvivesTheEnvironment(t *testing.T) {
 	want := Spec{Name: "agent", Token: "1.2.3.x", UID: -1, GID: 7, Slots: 5, Argv: []string{"a", strings.Repeat("é\n\"", 200_000)}, Piped: []int{1}}
 	env := append([]string{"HOME=/x"}, want.Environ()...)
 	for _, e := range env {
+		if !utf8.ValidString(e) {
+			t.Fatal("a chunk cuts a character in two: JavaScript would hand on another argument")
+		}
 		if len(e) >= 128<<10 {
 			t.Fatalf("a string of %d bytes: the kernel refuses more than 128 KiB", len(e))
 		}
