@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -259,9 +258,7 @@ func (k *keeper) do(a Action) {
 	case confirm:
 		k.confirm()
 	case settle:
-		// The start's garbage is what a keeper would carry for the rest of its
-		// life; it has nothing to do now.
-		debug.FreeOSMemory()
+		settleDown()
 	case forward:
 		if k.child != nil {
 			_ = k.child.handle.Signal(k.signal)
