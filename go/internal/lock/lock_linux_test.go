@@ -172,9 +172,9 @@ func countRole(s *role.Stage) {
 
 // Two that were inside at once lose a count.
 func TestOneInsideAtATime(t *testing.T) {
-	processes, workers, rounds := 16, 4, 50
+	processes, workers, rounds, patience := 16, 4, 50, role.Patience
 	if full() {
-		processes, workers, rounds = 64, 1, 1000
+		processes, workers, rounds, patience = 64, 1, 1000, 10*time.Minute
 	}
 	d := dir(t)
 	file := filepath.Join(t.TempDir(), "count")
@@ -189,7 +189,9 @@ func TestOneInsideAtATime(t *testing.T) {
 		k.Tell("go")
 	}
 	for _, k := range kids {
-		k.Says("done")
+		if line := k.LineWithin(patience); line != "done" {
+			t.Fatal(line)
+		}
 	}
 	text, err := os.ReadFile(file)
 	must(t, err)
@@ -474,7 +476,7 @@ func TestGateTextOfTheOriginal(t *testing.T) {
 				}
 				return
 			}
-			g, err := lockIn(t, d, role.Patience)
+			g, err := lockIn(t, d, 5*time.Second) // it would count for 7
 			must(t, err)
 			g.Unlock()
 		})

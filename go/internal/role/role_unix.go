@@ -157,14 +157,20 @@ func (k *Child) Tell(line string) {
 // Line is the next thing the role says.
 func (k *Child) Line() string {
 	k.t.Helper()
+	return k.LineWithin(Patience)
+}
+
+// LineWithin is Line with another patience.
+func (k *Child) LineWithin(patience time.Duration) string {
+	k.t.Helper()
 	select {
 	case line, ok := <-k.lines:
 		if !ok {
 			k.t.Fatalf("pid %d ended and said nothing more", k.PID())
 		}
 		return line
-	case <-time.After(Patience):
-		k.t.Fatalf("pid %d said nothing for %s", k.PID(), Patience)
+	case <-time.After(patience):
+		k.t.Fatalf("pid %d said nothing for %s", k.PID(), patience)
 	}
 	return ""
 }
