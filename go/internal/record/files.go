@@ -94,11 +94,12 @@ type Pending struct {
 
 // Prepare writes the temporary file.
 func Prepare(d *lock.Dir, name string, r *Record) (*Pending, error) {
-	return prepare(d, name+lock.RecordSuffix, r.Token, Encode(r))
+	return prepare(d, name+lock.RecordSuffix, name+lock.RecordSuffix+"."+r.Token+tmpSuffix, Encode(r))
 }
 
-func prepare(d *lock.Dir, dst, token string, text []byte) (*Pending, error) {
-	tmp := dst + "." + token + ".tmp"
+const tmpSuffix = ".tmp"
+
+func prepare(d *lock.Dir, dst, tmp string, text []byte) (*Pending, error) {
 	f, err := d.Open(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		// Left by a writer of this very generation that was killed half-way.
@@ -177,7 +178,7 @@ func WriteExit(d *lock.Dir, g *lock.Gate, name string, e Exit) error {
 			return nil
 		}
 	}
-	p, err := prepare(d, name+lock.ExitSuffix, e.Token, EncodeExit(e))
+	p, err := prepare(d, name+lock.ExitSuffix, name+lock.ExitSuffix+"."+e.Token+tmpSuffix, EncodeExit(e))
 	if err != nil {
 		return err
 	}
@@ -188,6 +189,19 @@ func WriteExit(d *lock.Dir, g *lock.Gate, name string, e Exit) error {
 // that no earlier generation's word is read as the new one's.
 func RemoveExit(d *lock.Dir, name string) error {
 	return d.Remove(name + lock.ExitSuffix)
+}
+
+// PutLife leaves a life file for a generation that has none, or none that says
+// anything. It is complete or it is not there: one that was made and could not
+// be filled (a full disk, a killed claimant) stood for a process that nobody
+// found again. Who calls it has made sure that no keeper holds the old one.
+func PutLife(d *lock.Dir, g *lock.Gate, name, token string, l Life) error {
+	// Its temporary name is not a life file's: it would be taken for one.
+	p, err := prepare(d, lock.LifeName(name, token), name+lock.RecordSuffix+"."+token+tmpSuffix, EncodeLife(l))
+	if err != nil {
+		return err
+	}
+	return p.Commit(g)
 }
 
 // SetAside is a record that is being reaped: renamed to `<name>.pid.reaping`
@@ -234,11 +248,20 @@ func ResumeReaping(d *lock.Dir, name string) (*SetAside, error) {
 	return &SetAside{d: d, name: name, f: f}, nil
 }
 
-// Done removes the file; its process is gone. Call it under the gate.
+// Done removes the file; its process is gone. Call it under the gate. A file
+// that was put there since is another reaper's and stays: a claimant may see
+// the process gone first, and what it starts may be set aside before this.
 func (s *SetAside) Done() error {
-	err := s.d.Remove(s.name + lock.ReapingSuffix)
-	s.f.Close()
-	return err
+	defer s.f.Close()
+	ours, err := s.f.Stat()
+	if err != nil {
+		return fmt.Errorf("stat %s: %w", s.d.Join(s.name+lock.ReapingSuffix), err)
+	}
+	there, err := os.Lstat(s.d.Join(s.name + lock.ReapingSuffix))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(ours, there) {
+		return nil
+	}
+	return s.d.Remove(s.name + lock.ReapingSuffix)
 }
 
 // Leave gives the lock back and leaves the file for whoever comes next.
