@@ -1,7 +1,7 @@
 // @ts-check
 /** The compiled test programs. Make builds them first; a test that is run on its own builds what it lacks. */
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, renameSync, statSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, readdirSync, renameSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -36,3 +36,20 @@ export const withoutExitProof = () => compiled('without-exit-proof.c', 'without-
 
 /** @returns {string} path of a command that sends a process signals as fast as it is told to */
 export const storm = () => compiled('storm.c', 'storm', []);
+
+/**
+ * A copy of the package whose keeper can be killed at named points.
+ * @returns {{ entry: string, points: string[] }} the module to import, and the points
+ */
+export function faultPackage() {
+	const prebuilt = `prebuilds/${process.platform}-${process.arch}`;
+	const copy = join(root, '.cache/fault');
+	mkdirSync(join(copy, prebuilt), { recursive: true });
+	cpSync(join(root, 'lib'), join(copy, 'lib'), { recursive: true });
+	cpSync(join(root, 'package.json'), join(copy, 'package.json'));
+	for (const name of readdirSync(join(root, prebuilt))) if (!name.startsWith('keeper')) cpSync(join(root, prebuilt, name), join(copy, prebuilt, name));
+	const keeper = join(copy, prebuilt, 'keeper');
+	execFileSync('go', ['build', '-trimpath', '-buildvcs=false', '-tags', 'fault', '-o', keeper, './go/cmd/keeper'], { cwd: root, env: { ...process.env, CGO_ENABLED: '0' } });
+	const points = execFileSync(keeper, ['faultpoints'], { encoding: 'utf8' }).split('\n').filter(Boolean);
+	return { entry: join(copy, 'lib/index.js'), points };
+}

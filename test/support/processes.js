@@ -67,15 +67,6 @@ export function marked(marker) {
 }
 
 /**
- * Every process that mentions a text anywhere on its command line: keepers and reapers name the directory they serve.
- * @param {string} text
- * @returns {Process[]}
- */
-export function mentioning(text) {
-	return processes().filter((one) => one.pid !== process.pid && one.argv.some((word) => word.includes(text)));
-}
-
-/**
  * @param {number} ppid
  * @returns {Process[]}
  */

@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { proc } from './fixtures.js';
 import { startHost } from './host.js';
-import { alive, ended, marked, mentioning, tree, zombiesOf } from './processes.js';
+import { alive, ended, marked, processes, tree, zombiesOf } from './processes.js';
 import { until } from './until.js';
 
 /** @typedef {import('./processes.js').Process} Process */
@@ -85,13 +85,23 @@ export class Sandbox {
 		return found[0];
 	}
 
+	/**
+	 * Everything alive that names this directory or is the child of what does: processes, also those that renamed
+	 * themselves, keepers and what they hold, reapers, launchers.
+	 */
+	all() {
+		const table = processes().filter((one) => one.pid !== process.pid && !ended(one));
+		const named = new Set(table.filter((one) => one.argv.some((word) => word.includes(this.dir))).map((one) => one.pid));
+		return table.filter((one) => named.has(one.pid) || named.has(one.ppid));
+	}
+
 	/** Keepers of this directory: the durable ones, not their launchers and not the children they hold. */
 	keepers() {
-		return mentioning(this.dir).filter((one) => one.argv[1] === 'keep' && !ended(one));
+		return this.all().filter((one) => one.argv[1] === 'keep');
 	}
 
 	reapers() {
-		return mentioning(this.dir).filter((one) => one.argv[1] === 'run' && one.argv.includes('--pid-dir') && !ended(one));
+		return this.all().filter((one) => one.argv[1] === 'run' && one.argv.includes('--pid-dir'));
 	}
 
 	/**
@@ -159,7 +169,7 @@ export class Sandbox {
 
 	/** Everything that belongs to this test, as a tree. */
 	tree() {
-		const ours = new Set(mentioning(this.dir).map((one) => one.pid));
+		const ours = new Set(this.all().map((one) => one.pid));
 		const hosts = new Set(this.hosts.map((host) => host.pid));
 		return tree((one) => ours.has(one.pid) || hosts.has(one.pid) || hosts.has(one.ppid));
 	}
@@ -173,7 +183,7 @@ export class Sandbox {
 		const complaints = [];
 		for (const host of this.hosts) if (host.exit === null) await host.kill('SIGKILL');
 		for (const child of this.children) child.kill('SIGKILL');
-		const rest = () => mentioning(this.dir).filter((one) => !ended(one));
+		const rest = () => this.all();
 		for (let round = 0; round < 3 && rest().length > 0; round++) {
 			const keepers = this.keepers().map((one) => one.pid);
 			for (const one of rest()) if (keepers.includes(one.pid) || !keepers.includes(one.ppid)) signal(one, 'SIGTERM');
