@@ -49,7 +49,10 @@ for (const [words, cause, how] of /** @type {const} */ ([
 		const [renewed] = box.lines('starts')[1].split(' ').map(Number);
 		for (const [host, thread] of threads) {
 			await until(
-				async () => (await host.call(thread, 'changes', 'main')).some((/** @type {any} */ change) => change.field === 'pid' && change.value === renewed),
+				async () =>
+					(await host.call(thread, 'changes', 'main')).some(
+						(/** @type {any} */ change) => change.field === 'pid' && change.value === renewed
+					),
 				10_000,
 				`thread ${thread} shows pid ${renewed}`
 			);
@@ -58,7 +61,11 @@ for (const [words, cause, how] of /** @type {const} */ ([
 			const seen = (await host.state(thread)).processes[0];
 			if (words.length === 0) {
 				assert.deepEqual([seen.pid, seen.exited, seen.restarts, seen.error], [renewed, false, 1, undefined]);
-				assert.deepEqual([seen.code, seen.signal], [undefined, undefined], 'the cause of the last death does not stay on the living');
+				assert.deepEqual(
+					[seen.code, seen.signal],
+					[undefined, undefined],
+					'the cause of the last death does not stay on the living'
+				);
 			} else {
 				const counted = changes.find((/** @type {any} */ change) => change.field === 'restarts' && change.value === 1);
 				assert.ok(counted, `restarts was never 1: ${JSON.stringify(changes)}`);
@@ -69,7 +76,10 @@ for (const [words, cause, how] of /** @type {const} */ ([
 			await box.startedTimes(2);
 			assert.equal(box.record().pid, renewed);
 			const exit = box.exitRecord();
-			assert.deepEqual([exit.outcome, exit.signal, exit.restarts, exit.released, exit.pid], ['restarting', 'SIGKILL', 1, false, old.pid]);
+			assert.deepEqual(
+				[exit.outcome, exit.signal, exit.restarts, exit.released, exit.pid],
+				['restarting', 'SIGKILL', 1, false, old.pid]
+			);
 		}
 	});
 }
@@ -87,9 +97,13 @@ test('the first restart waits the documented second, and what happened is in the
 	for (const thread of [1, 2]) {
 		await host.stateUntil(thread, (state) => state.restarts === 1 && !state.exited, 5_000, 'it shows the restart');
 		const { log } = await host.state(thread);
-		const warnings = log.filter((/** @type {any} */ entry) => entry.level === 'warn').map((/** @type {any} */ entry) => entry.line);
+		const warnings = log
+			.filter((/** @type {any} */ entry) => entry.level === 'warn')
+			.map((/** @type {any} */ entry) => entry.line);
 		assert.ok(
-			warnings.some((/** @type {string} */ line) => /signal SIGKILL/.test(line) && /Its keeper starts it again/.test(line)),
+			warnings.some(
+				(/** @type {string} */ line) => /signal SIGKILL/.test(line) && /Its keeper starts it again/.test(line)
+			),
 			warnings.join('\n')
 		);
 		assert.ok(
@@ -106,7 +120,10 @@ test('the first restart waits the documented second, and what happened is in the
 test('after restart.max crashes nothing is started again, every thread says so, and the lock is gone', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 2 });
-	const config = box.config([`starts=${box.file('starts')}`, 'end=150:exit:9'], { restart: { max: 2, baseMs: 10 }, process: { exitHint: 'see the manual' } });
+	const config = box.config([`starts=${box.file('starts')}`, 'end=150:exit:9'], {
+		restart: { max: 2, baseMs: 10 },
+		process: { exitHint: 'see the manual' },
+	});
 	await host.guard(1, config);
 	await host.guard(2, config);
 	for (const thread of [1, 2]) {
@@ -140,7 +157,10 @@ test('restart.max 0 means no restart', async (t) => {
 test('the waits double up to the cap', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	await host.guard(1, box.config([`starts=${box.file('starts')}`, 'end=5:exit:1'], { restart: { max: 5, baseMs: 40, capMs: 100 } }));
+	await host.guard(
+		1,
+		box.config([`starts=${box.file('starts')}`, 'end=5:exit:1'], { restart: { max: 5, baseMs: 40, capMs: 100 } })
+	);
 	const waits = new Map();
 	await until(
 		() => {
@@ -151,7 +171,8 @@ test('the waits double up to the cap', async (t) => {
 		15_000,
 		'it gave up'
 	);
-	for (const [restart, wait] of waits) assert.equal(wait, [40, 80, 100, 100, 100][restart - 1], `before restart ${restart}`);
+	for (const [restart, wait] of waits)
+		assert.equal(wait, [40, 80, 100, 100, 100][restart - 1], `before restart ${restart}`);
 	assert.ok(waits.size >= 2, `too few waits seen: ${[...waits]}`);
 	await box.startedTimes(6);
 	await until(() => box.keepers().length === 0, 5_000, 'the keeper has ended');
@@ -160,7 +181,12 @@ test('the waits double up to the cap', async (t) => {
 test('with restart.resetAfterMs a process that ran long enough starts with a fresh count', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	await host.guard(1, box.config([`starts=${box.file('starts')}`, 'end=300:exit:1'], { restart: { max: 1, baseMs: 10, resetAfterMs: 100 } }));
+	await host.guard(
+		1,
+		box.config([`starts=${box.file('starts')}`, 'end=300:exit:1'], {
+			restart: { max: 1, baseMs: 10, resetAfterMs: 100 },
+		})
+	);
 	await until(() => box.lines('starts').length >= 5, 15_000, 'more restarts than max allows in a row');
 	assert.equal((await host.state(1)).processes[0].error, undefined);
 	process.kill(box.keepers()[0].pid, 'SIGTERM');
@@ -205,7 +231,12 @@ test('status.stop() ends the watching of that call and nothing else', async (t) 
 	await host.call(1, 'stop', 'main');
 	const old = box.only();
 	process.kill(old.pid, 'SIGKILL');
-	await host.stateUntil(2, (state) => state.restarts === 1 && !state.exited && state.pid !== old.pid, 10_000, 'the other thread goes on watching');
+	await host.stateUntil(
+		2,
+		(state) => state.restarts === 1 && !state.exited && state.pid !== old.pid,
+		10_000,
+		'the other thread goes on watching'
+	);
 	await never(async () => (await host.state(1)).processes[0].pid !== old.pid, 200, 'a stopped watch changes its state');
 	assert.equal(alive(box.keepers()[0].pid), true);
 	assert.equal(box.only().pid, (await host.state(2)).processes[0].pid);
@@ -219,8 +250,18 @@ test('eight crashes in a row end with one process, and every thread agrees on it
 	for (let crash = 1; crash <= 8; crash++) {
 		process.kill(box.only().pid, 'SIGKILL');
 		await until(() => box.lines('starts').length === crash + 1, 10_000, `start ${crash + 1}`);
-		await until(() => box.record()?.pid === Number(box.lines('starts')[crash].split(' ')[0]), 10_000, 'it is on record');
+		await until(
+			() => box.record()?.pid === Number(box.lines('starts')[crash].split(' ')[0]),
+			10_000,
+			'it is on record'
+		);
 	}
 	const one = box.only();
-	for (const thread of [1, 2, 3, 4]) await host.stateUntil(thread, (state) => state.pid === one.pid && !state.exited && state.restarts === 8, 10_000, `shows pid ${one.pid} after 8 restarts`);
+	for (const thread of [1, 2, 3, 4])
+		await host.stateUntil(
+			thread,
+			(state) => state.pid === one.pid && !state.exited && state.restarts === 8,
+			10_000,
+			`shows pid ${one.pid} after 8 restarts`
+		);
 });

@@ -30,10 +30,17 @@ async function started(box, more = [], options = {}) {
  * @param {{ code?: number | null, signal?: string | null }} cause
  */
 async function assertStopped(box, host, { code = null, signal = null }) {
-	await until(() => box.running().length === 0 && box.keepers().length === 0, 10_000, () => `process and keeper have ended\n${box.tree()}`);
+	await until(
+		() => box.running().length === 0 && box.keepers().length === 0,
+		10_000,
+		() => `process and keeper have ended\n${box.tree()}`
+	);
 	for (const thread of [1, 2]) {
 		const state = await host.stateUntil(thread, (one) => one.exited, 5_000, 'it shows the end');
-		assert.deepEqual([state.code ?? null, state.signal ?? null, state.error, state.restarts], [code, signal, undefined, 0]);
+		assert.deepEqual(
+			[state.code ?? null, state.signal ?? null, state.error, state.restarts],
+			[code, signal, undefined, 0]
+		);
 		const { log } = await host.state(thread);
 		assert.ok(
 			log.some((/** @type {any} */ entry) => /was shut down \(.+\); not restarting it/.test(entry.line)),
@@ -139,7 +146,11 @@ test("SIGTERM to the host's process group and then the reaper: one SIGTERM in al
 	const [reaper] = box.reapers();
 	process.kill(-host.pid, 'SIGTERM');
 	await host.exited;
-	await until(() => box.running().length === 0 && box.keepers().length === 0 && box.reapers().length === 0, 10_000, () => `everything has ended\n${box.tree()}`);
+	await until(
+		() => box.running().length === 0 && box.keepers().length === 0 && box.reapers().length === 0,
+		10_000,
+		() => `everything has ended\n${box.tree()}`
+	);
 	assert.deepEqual(box.lines('signals'), [`SIGTERM ${reaper.pid}`]);
 	await box.startedTimes(1);
 	assert.deepEqual(

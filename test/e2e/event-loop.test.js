@@ -48,7 +48,10 @@ test('a worker thread with no other work ends after guard()', async (t) => {
 test('a pipe that the caller asked for holds the host open as long as the keeper lives', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host();
-	await host.guard(0, { ...box.config([], { process: { spawnOptions: { stdio: ['ignore', 'pipe', 'ignore'] } } }), reading: 'all' });
+	await host.guard(0, {
+		...box.config([], { process: { spawnOptions: { stdio: ['ignore', 'pipe', 'ignore'] } } }),
+		reading: 'all',
+	});
 	await host.call(0, 'letGo');
 	await never(() => ended(host), 500, 'the host ends');
 	process.kill(box.keepers()[0].pid, 'SIGTERM');

@@ -35,9 +35,13 @@ const words = (/** @type {Sandbox} */ box) => [`signals=${box.file('signals')}`,
 test('a record of the original, without keeper and start time, is joined and its death answered', async (t) => {
 	const box = sandbox(t);
 	const pid = await running(box, [box.marker, ...words(box)]);
-	plant(box, `${pid}\n0\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, box.marker, ...words(box)] })}\n`);
+	plant(
+		box,
+		`${pid}\n0\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, box.marker, ...words(box)] })}\n`
+	);
 	const host = await box.host({ threads: 2 });
-	for (const { processes } of await host.guardAll(box.config(words(box), { restart: { baseMs: 10 } }))) assert.deepEqual([processes[0].pid, processes[0].adopted, processes[0].error], [pid, true, undefined]);
+	for (const { processes } of await host.guardAll(box.config(words(box), { restart: { baseMs: 10 } })))
+		assert.deepEqual([processes[0].pid, processes[0].adopted, processes[0].error], [pid, true, undefined]);
 	await box.startedTimes(1);
 });
 
@@ -45,7 +49,10 @@ test('a record of the original under another version is an orphan and gets one S
 	const box = sandbox(t);
 	const pid = await running(box, [box.marker, ...words(box)]);
 	await until(() => box.lines('starts').length === 1, 5_000, 'it runs');
-	plant(box, `${pid}\n1\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, box.marker, ...words(box)] })}\n`);
+	plant(
+		box,
+		`${pid}\n1\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, box.marker, ...words(box)] })}\n`
+	);
 	const host = await box.host();
 	const { processes } = await host.guard(0, box.config([], { version: 2, stopOrphans: true }));
 	await until(() => !alive(pid), 5_000, 'the orphan has ended');
@@ -90,13 +97,21 @@ test('a bare pid is not ours: alive it is refused and left alone, dead it is tak
 	assert.equal(next.processes[0].error, undefined);
 });
 
-test("another user's record steers no signal and no start time is believed from it", { skip: process.getuid?.() !== 0 && 'needs root to plant it' }, async (t) => {
+test("another user's record steers no signal and no start time is believed from it", {
+	skip: process.getuid?.() !== 0 && 'needs root to plant it',
+}, async (t) => {
 	const box = sandbox(t);
 	const pid = await running(box, [`victim-${box.marker}`, ...words(box)]);
-	plant(box, `${pid}\n1\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, `victim-${box.marker}`, ...words(box)] })}\n`);
+	plant(
+		box,
+		`${pid}\n1\n${JSON.stringify({ token: '1.0.1.abc', host: 1, argv: [box.proc, `victim-${box.marker}`, ...words(box)] })}\n`
+	);
 	chownSync(join(box.pidDir, 'proc.pid'), 65534, 65534);
 	const host = await box.host();
-	const { processes, report } = await host.guard(0, box.config([], { version: 2, stopOrphans: true, claimTimeoutMs: 2_000 }));
+	const { processes, report } = await host.guard(
+		0,
+		box.config([], { version: 2, stopOrphans: true, claimTimeoutMs: 2_000 })
+	);
 	await never(() => !alive(pid) || box.lines('signals').length > 0, 300, 'the victim is signalled');
 	assert.match(`${report.join('\n')}\n${processes[0].error}`, /user|owner|uid/i);
 });
@@ -114,11 +129,27 @@ test('a lock that is a symlink is refused and its target untouched', async (t) =
 test('files and directory are private, and fields that we do not know survive a restart', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host();
-	await host.guard(0, box.config([`starts=${box.file('starts')}`], { restart: { baseMs: 10 }, reaper: { graceMs: 100 } }));
+	await host.guard(
+		0,
+		box.config([`starts=${box.file('starts')}`], { restart: { baseMs: 10 }, reaper: { graceMs: 100 } })
+	);
 	assert.equal(statSync(box.pidDir).mode & 0o777, 0o700);
 	for (const name of readdirSync(box.pidDir)) assert.equal(statSync(join(box.pidDir, name)).mode & 0o777, 0o600, name);
 	const record = box.record();
-	for (const field of ['token', 'host', 'argv', 'keeper', 'keeperArgv', 'started', 'hostStarted', 'claimedAt', 'boot', 'ns', 'uid']) assert.ok(field in record, field);
+	for (const field of [
+		'token',
+		'host',
+		'argv',
+		'keeper',
+		'keeperArgv',
+		'started',
+		'hostStarted',
+		'claimedAt',
+		'boot',
+		'ns',
+		'uid',
+	])
+		assert.ok(field in record, field);
 	assert.ok(!('starting' in record));
 });
 
@@ -130,7 +161,10 @@ test('the pid of a live leader in state Z is alive: joined, not replaced', async
 	await until(() => box.lines('starts').length === 1, 5_000, 'it runs');
 	await never(async () => (await host.state(1)).processes[0].exited, 300, 'it counts as dead');
 	const second = await host.guard(2, config);
-	assert.deepEqual([second.processes[0].pid, second.processes[0].adopted, second.processes[0].error], [first.processes[0].pid, true, undefined]);
+	assert.deepEqual(
+		[second.processes[0].pid, second.processes[0].adopted, second.processes[0].error],
+		[first.processes[0].pid, true, undefined]
+	);
 	await box.startedTimes(1);
 	process.kill(box.keepers()[0].pid, 'SIGTERM');
 	await until(() => box.keepers().length === 0, 5_000, 'stopped');
@@ -144,7 +178,11 @@ test('the directory removed under a running process: it is stopped, a second gua
 	rmSync(box.pidDir, { recursive: true });
 	await until(() => box.running().length === 0 && box.keepers().length === 0, 10_000, 'it was stopped');
 	assert.equal(box.lines('signals').length, 1);
-	const { processes } = await host.guard(1, box.config([`starts=${box.file('starts')}`, `signals=${box.file('signals')}`]), 'again');
+	const { processes } = await host.guard(
+		1,
+		box.config([`starts=${box.file('starts')}`, `signals=${box.file('signals')}`]),
+		'again'
+	);
 	assert.equal(processes[0].error, undefined);
 	assert.notEqual(processes[0].pid, one.pid);
 	assert.equal(box.running().length, 1);

@@ -1,7 +1,7 @@
 // @ts-check
 /** After the end of a host its reaper stops what it left, unless a replacement host comes within the grace. */
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { alive, processOf } from '../support/processes.js';
 import { sandbox } from '../support/sandbox.js';
@@ -17,14 +17,24 @@ const words = (box) => [`starts=${box.file('starts')}`, `signals=${box.file('sig
  * @param {Record<string, any>} [reaper]
  * @param {Record<string, any>} [more]
  */
-const config = (box, reaper = {}, more = {}) => box.config(words(box), { restart: { baseMs: 10 }, reaper: { graceMs: 300, logFile: box.file('reaper.log'), ...reaper }, ...more });
+const config = (box, reaper = {}, more = {}) =>
+	box.config(words(box), {
+		restart: { baseMs: 10 },
+		reaper: { graceMs: 300, logFile: box.file('reaper.log'), ...reaper },
+		...more,
+	});
 
 /** @param {Sandbox} box */
-const locks = (box) => box.files().filter((name) => name.endsWith('.pid') || name.endsWith('.reaping') || name.includes('.keeper.'));
+const locks = (box) =>
+	box.files().filter((name) => name.endsWith('.pid') || name.endsWith('.reaping') || name.includes('.keeper.'));
 
 /** @param {Sandbox} box */
 async function allGone(box, deadlineMs = 15_000) {
-	await until(() => box.running().length === 0 && box.keepers().length === 0 && box.reapers().length === 0, deadlineMs, () => `everything has ended\n${box.tree()}\n${reaperLog(box)}`);
+	await until(
+		() => box.running().length === 0 && box.keepers().length === 0 && box.reapers().length === 0,
+		deadlineMs,
+		() => `everything has ended\n${box.tree()}\n${reaperLog(box)}`
+	);
 }
 
 /** @param {Sandbox} box */
@@ -33,7 +43,10 @@ const reaperLog = (box) => (existsSync(box.file('reaper.log')) ? readFileSync(bo
 test('SIGKILL of the host: process, keepers (one in back-off too) and locks are gone', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 2 });
-	const crashing = box.process([`starts=${box.file('crashing')}`, 'end=50:exit:1'], { name: 'crashing', restart: { baseMs: 60_000 } });
+	const crashing = box.process([`starts=${box.file('crashing')}`, 'end=50:exit:1'], {
+		name: 'crashing',
+		restart: { baseMs: 60_000 },
+	});
 	const base = config(box);
 	const result = (await host.guardAll({ ...base, processes: [...base.processes, crashing] }))[0];
 	assert.deepEqual([result.reaper.started, result.reaper.error], [true, undefined]);
@@ -44,7 +57,8 @@ test('SIGKILL of the host: process, keepers (one in back-off too) and locks are 
 	assert.deepEqual(locks(box), []);
 	assert.equal(box.lines('signals').length, 1, 'one SIGTERM');
 	assert.deepEqual([box.lines('starts').length, box.lines('crashing').length], [1, 1]);
-	for (const line of [/watching pid \d+/, /host .*gone|gone/, /sent SIGTERM/, /done\./]) assert.match(reaperLog(box), line);
+	for (const line of [/watching pid \d+/, /host .*gone|gone/, /sent SIGTERM/, /done\./])
+		assert.match(reaperLog(box), line);
 });
 
 test('the reaper is no child of the host, has a session of its own and is shared by all threads', async (t) => {
@@ -53,7 +67,8 @@ test('the reaper is no child of the host, has a session of its own and is shared
 	const results = await host.guardAll(config(box));
 	const [reaper, ...others] = box.reapers();
 	assert.equal(others.length, 0);
-	for (const result of results) assert.deepEqual([result.reaper.pid, result.reaper.started, result.reaper.error], [reaper.pid, true, undefined]);
+	for (const result of results)
+		assert.deepEqual([result.reaper.pid, result.reaper.started, result.reaper.error], [reaper.pid, true, undefined]);
 	assert.equal(results.filter((result) => !result.reaper.adopted).length, 1);
 	assert.equal(reaper.sid, reaper.pid);
 	assert.notEqual(reaper.ppid, host.pid);
@@ -106,7 +121,11 @@ test('a replacement that calls guard() before the old reaper looks is not distur
 	writeFileSync(box.file('host.pid'), `${next.pid}`);
 	const { processes } = await next.guard(1, options);
 	assert.deepEqual([processes[0].pid, processes[0].adopted], [one.pid, true]);
-	await until(() => box.reapers().length === 1, 10_000, () => `the old reaper has left\n${box.tree()}`);
+	await until(
+		() => box.reapers().length === 1,
+		10_000,
+		() => `the old reaper has left\n${box.tree()}`
+	);
 	await never(() => box.lines('signals').length > 0 || box.running().length !== 1, 1_000, 'the process is touched');
 });
 
@@ -120,7 +139,14 @@ test('a stale replacement file keeps nothing running: dead pid, recycled pid, th
 			const zombie = Number(await until(() => box.lines('zombie')[0], 5_000, 'the zombie is there'));
 			const tasks = readdirSync(`/proc/${process.pid}/task`).map(Number);
 			/** @type {Record<string, string>} */
-			const contents = { dead: '4194305', recycled: `${stranger.pid}`, thread: `${tasks.find((task) => task !== process.pid)}`, zombie: `${zombie}`, garbage: 'no pid', host: `${host.pid}` };
+			const contents = {
+				dead: '4194305',
+				recycled: `${stranger.pid}`,
+				thread: `${tasks.find((task) => task !== process.pid)}`,
+				zombie: `${zombie}`,
+				garbage: 'no pid',
+				host: `${host.pid}`,
+			};
 			if (kind !== 'absent') {
 				writeFileSync(file, contents[kind]);
 				// Written long before the process that now has the number: it named another one.
@@ -137,7 +163,9 @@ test('a stale replacement file keeps nothing running: dead pid, recycled pid, th
 test('a process that ignores SIGTERM gets SIGKILL after five seconds, and others do not wait for it', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	const stubborn = ['a', 'b', 'c'].map((name) => box.process(['term=ignore', `starts=${box.file(name)}`, `signals=${box.file(`signals-${name}`)}`], { name }));
+	const stubborn = ['a', 'b', 'c'].map((name) =>
+		box.process(['term=ignore', `starts=${box.file(name)}`, `signals=${box.file(`signals-${name}`)}`], { name })
+	);
 	const base = config(box);
 	await host.guard(1, { ...base, processes: [...stubborn, ...base.processes] });
 	await host.kill('SIGKILL');
@@ -172,7 +200,10 @@ test('SIGTERM to the reaper ends it at once and touches nothing; the next guard(
 test('a reaper killed while it stops a process: the next host finishes the stop and starts one', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	const options = box.config([...words(box), 'term=ignore'], { reaper: { graceMs: 100, logFile: box.file('reaper.log') }, claimTimeoutMs: 20_000 });
+	const options = box.config([...words(box), 'term=ignore'], {
+		reaper: { graceMs: 100, logFile: box.file('reaper.log') },
+		claimTimeoutMs: 20_000,
+	});
 	await host.guard(1, options);
 	const one = box.only();
 	await host.kill('SIGKILL');

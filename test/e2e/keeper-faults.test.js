@@ -7,7 +7,7 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { faultPackage } from '../support/fixtures.js';
 import { startHost } from '../support/host.js';
-import { processOf } from '../support/processes.js';
+import { alive } from '../support/processes.js';
 import { sandbox } from '../support/sandbox.js';
 import { never, until } from '../support/until.js';
 
@@ -15,10 +15,20 @@ const { entry, points } = faultPackage();
 
 /** Points that only a crash reaches, and those that only an end reaches. */
 const ofCrash = points.filter((name) => /^keep-(died|reaped|words|crash-|backoff)/.test(name));
-const ofEnd = ['keep-died', 'keep-reaped', 'keep-words', ...points.filter((name) => /^keep-(end|removed|exit-written|life-removed)/.test(name))];
+const ofEnd = [
+	'keep-died',
+	'keep-reaped',
+	'keep-words',
+	...points.filter((name) => /^keep-(end|removed|exit-written|life-removed)/.test(name)),
+];
 const ofStart = points.filter((name) => !ofCrash.includes(name) && !ofEnd.includes(name));
 /** What a start does, a restart does for the second time. */
-const ofRestart = [...ofCrash.map((name) => [name, 1]), ...ofStart.filter((name) => name.startsWith('keep-') && name !== 'keep-begin' && name !== 'keep-grace').map((name) => [name, 2])];
+const ofRestart = [
+	...ofCrash.map((name) => [name, 1]),
+	...ofStart
+		.filter((name) => name.startsWith('keep-') && name !== 'keep-begin' && name !== 'keep-grace')
+		.map((name) => [name, 2]),
+];
 
 // One host for all points: what one of them breaks in it shows in the next.
 const host = await startHost({ threads: 2, env: { PG_PACKAGE: entry } });
@@ -32,7 +42,12 @@ let round = 0;
  * @param {Record<string, any>} [more]
  */
 const config = (box, fault, more = {}) =>
-	box.config([`starts=${box.file('starts')}`], { claimTimeoutMs: 20_000, restart: { baseMs: 20 }, process: { spawnOptions: { env: { ...process.env, PG_FAULT: fault } } }, ...more });
+	box.config([`starts=${box.file('starts')}`], {
+		claimTimeoutMs: 20_000,
+		restart: { baseMs: 20 },
+		process: { spawnOptions: { env: { ...process.env, PG_FAULT: fault } } },
+		...more,
+	});
 
 /**
  * Watches the process table until told otherwise: two at once, however briefly, is what must never be.
@@ -61,10 +76,24 @@ function watching(box) {
  */
 async function assertNextGetsOne(box, key) {
 	const next = await host.guard(2, config(box), `${key}-next`);
-	assert.equal(next.processes[0].error, undefined, `${next.processes[0].error}\n${box.tree()}\n${JSON.stringify(box.record())}`);
+	assert.equal(
+		next.processes[0].error,
+		undefined,
+		`${next.processes[0].error}\n${box.tree()}\n${JSON.stringify(box.record())}`
+	);
 	assert.ok(next.tookMs < 5_000, `the next caller waited ${next.tookMs} ms`);
-	await until(() => box.running().length === 1, 5_000, () => `one process\n${box.tree()}`);
-	const state = await host.stateUntil(2, (one) => !one.exited && one.pid === box.running()[0]?.pid, 5_000, 'it shows the process', { key: `${key}-next` });
+	await until(
+		() => box.running().length === 1,
+		5_000,
+		() => `one process\n${box.tree()}`
+	);
+	const state = await host.stateUntil(
+		2,
+		(one) => !one.exited && one.pid === box.running()[0]?.pid,
+		5_000,
+		'it shows the process',
+		{ key: `${key}-next` }
+	);
 	assert.equal(state.pid, box.only().pid);
 	await never(() => box.running().length !== 1, 150, 'it does not stay at one process');
 	return state;
@@ -95,10 +124,16 @@ for (const [name, time] of ofRestart) {
 		const [keeper] = box.keepers();
 		await until(() => box.lines('starts').length === 1, 5_000, 'it runs');
 		process.kill(processes[0].pid, 'SIGKILL');
-		await until(() => !processOf(keeper.pid), 10_000, `the keeper was killed at ${name}`);
+		await until(() => !alive(keeper.pid, keeper.started), 10_000, `the keeper was killed at ${name}`);
 		// The crash is proven, so the watching thread answers it; whether before or after the next caller does not matter.
 		await assertNextGetsOne(box, key);
-		await host.stateUntil(1, (state) => !state.exited && state.pid === box.only().pid, 10_000, 'the first thread shows it too', { key });
+		await host.stateUntil(
+			1,
+			(state) => !state.exited && state.pid === box.only().pid,
+			10_000,
+			'the first thread shows it too',
+			{ key }
+		);
 		assert.equal(await end(), 1);
 	});
 }
@@ -114,9 +149,13 @@ for (const name of ofEnd) {
 		await until(() => box.lines('starts').length === 1, 5_000, 'it runs');
 		const [keeper] = box.keepers();
 		process.kill(keeper.pid, 'SIGTERM');
-		await until(() => !processOf(keeper.pid), 10_000, `the keeper was killed at ${name}`);
+		await until(() => !alive(keeper.pid, keeper.started), 10_000, `the keeper was killed at ${name}`);
 		const swept = ['keep-life-removed', 'keep-end'].includes(name);
-		assert.equal(box.files().some((file) => file.includes('.keeper.')), !swept, 'it came to that point and no further');
+		assert.equal(
+			box.files().some((file) => file.includes('.keeper.')),
+			!swept,
+			'it came to that point and no further'
+		);
 		await host.stateUntil(1, (state) => state.exited, 10_000, 'the thread shows the end', { key });
 		await never(() => box.lines('starts').length > 1, 300, 'a stop is answered with a start');
 		await assertNextGetsOne(box, key);
@@ -124,7 +163,15 @@ for (const name of ofEnd) {
 	});
 }
 
-for (const name of ['launch-life-made', 'keep-begin', 'keep-gate', 'keep-forked', 'keep-named', 'keep-went', 'hold-begin']) {
+for (const name of [
+	'launch-life-made',
+	'keep-begin',
+	'keep-gate',
+	'keep-forked',
+	'keep-named',
+	'keep-went',
+	'hold-begin',
+]) {
 	test(`stopped at ${name} for a while: nobody starts a second one, and it goes on afterwards`, async (t) => {
 		const box = sandbox(t);
 		const key = `stop${++round}`;

@@ -52,7 +52,9 @@ for (const threads of [1, 8]) {
 		const [renewed] = box.lines('starts')[1].split(' ').map(Number);
 		for (const thread of host.threadNumbers()) {
 			await host.stateUntil(thread, (state) => state.pid === renewed && !state.exited, 10_000, `shows ${renewed}`);
-			const death = (await host.call(thread, 'changes', 'main')).find((/** @type {any} */ change) => change.field === 'exited' && change.value === true);
+			const death = (await host.call(thread, 'changes', 'main')).find(
+				(/** @type {any} */ change) => change.field === 'exited' && change.value === true
+			);
 			assert.equal(death?.signal, 'SIGKILL', 'the signal is known before exited');
 		}
 		await never(() => box.lines('starts').length > 2 || box.running().length !== 1, 400, 'a second replacement');
@@ -69,7 +71,9 @@ test('keeper killed, then an exit with a code: known, answered, replaced', async
 	await until(() => box.lines('starts').length === 2, 10_000, 'a replacement was started');
 	for (const thread of [1, 2]) {
 		await host.stateUntil(thread, (state) => state.pid !== one.pid && !state.exited, 10_000, 'shows the replacement');
-		const death = (await host.call(thread, 'changes', 'main')).find((/** @type {any} */ change) => change.field === 'exited' && change.value === true);
+		const death = (await host.call(thread, 'changes', 'main')).find(
+			(/** @type {any} */ change) => change.field === 'exited' && change.value === true
+		);
 		assert.equal(death?.code, 5);
 	}
 });
@@ -85,13 +89,19 @@ for (const [how, end] of /** @type {const} */ ([
 		process.kill(one.pid, 'SIGTERM');
 		for (const thread of host.threadNumbers()) {
 			const state = await host.stateUntil(thread, (seen) => seen.exited, 10_000, 'shows the end');
-			assert.deepEqual([state.code ?? undefined, state.signal ?? undefined], ['code' in end ? end.code : undefined, 'signal' in end ? end.signal : undefined]);
+			assert.deepEqual(
+				[state.code ?? undefined, state.signal ?? undefined],
+				['code' in end ? end.code : undefined, 'signal' in end ? end.signal : undefined]
+			);
 			assert.equal(state.exitProof, 'kernel');
 		}
 		await never(() => box.lines('starts').length > 1 || box.running().length > 0, 500, 'something is started');
 		// Only its own keeper or a reaper removes a record, so this one stays and the next caller takes it.
 		const next = await host.guard(1, config, 'next');
-		assert.deepEqual([next.processes[0].started, next.processes[0].adopted, next.processes[0].error], [true, false, undefined]);
+		assert.deepEqual(
+			[next.processes[0].started, next.processes[0].adopted, next.processes[0].error],
+			[true, false, undefined]
+		);
 		assert.ok(next.tookMs < 3_000, `it took ${next.tookMs} ms`);
 		assert.equal(box.only().pid, next.processes[0].pid);
 	});
@@ -107,7 +117,9 @@ test('a clean death under a living keeper is proven by the keeper', async (t) =>
 	}
 });
 
-test('where nothing proves how it ended nothing is started and nothing is claimed', { skip: process.getuid?.() !== 0 && 'needs root, to run the host as somebody who may not read the exit status' }, async (t) => {
+test('where nothing proves how it ended nothing is started and nothing is claimed', {
+	skip: process.getuid?.() !== 0 && 'needs root, to run the host as somebody who may not read the exit status',
+}, async (t) => {
 	const box = sandbox(t);
 	// An older kernel, in effect: the host may not ask a pidfd for the exit status, and the process hides it from others.
 	const nobody = { uid: 65534, gid: 65534 };
@@ -142,7 +154,13 @@ test('keeper and process killed together: one replacement', async (t) => {
 		for (const pid of round % 2 ? [keeper.pid, one.pid] : [one.pid, keeper.pid]) process.kill(pid, 'SIGKILL');
 		await until(() => box.lines('starts').length === 2, 10_000, `round ${round}: a replacement was started`);
 		await until(() => box.running().length === 1 && box.running()[0].pid !== one.pid, 5_000, 'it runs');
-		for (const thread of host.threadNumbers()) await host.stateUntil(thread, (state) => !state.exited && state.pid !== one.pid && alive(state.pid), 10_000, `round ${round}: shows it`);
+		for (const thread of host.threadNumbers())
+			await host.stateUntil(
+				thread,
+				(state) => !state.exited && state.pid !== one.pid && alive(state.pid),
+				10_000,
+				`round ${round}: shows it`
+			);
 		await box.startedTimes(2);
 		process.kill(box.keepers()[0].pid, 'SIGTERM');
 		await until(() => box.running().length === 0 && box.keepers().length === 0, 5_000, 'stopped');
@@ -158,6 +176,7 @@ test('keeper killed in its back-off: the restart that it owed happens, once', as
 	await until(() => box.exitRecord()?.outcome === 'restarting', 5_000, 'the keeper waits');
 	await killKeeper(box);
 	await until(() => box.lines('starts').length === 2, 15_000, 'it was started again');
-	for (const thread of host.threadNumbers()) await host.stateUntil(thread, (state) => !state.exited && state.pid === box.only().pid, 10_000, 'shows it');
+	for (const thread of host.threadNumbers())
+		await host.stateUntil(thread, (state) => !state.exited && state.pid === box.only().pid, 10_000, 'shows it');
 	await never(() => box.lines('starts').length > 2, 500, 'it is started a third time');
 });

@@ -3,8 +3,8 @@
 import assert from 'node:assert/strict';
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { alive, childrenOf, processOf, processes as table } from '../support/processes.js';
 import { freePort, get } from '../support/ports.js';
+import { alive, childrenOf, processOf, processes as table } from '../support/processes.js';
 import { sandbox } from '../support/sandbox.js';
 import { findService } from '../support/services.js';
 import { never, until } from '../support/until.js';
@@ -40,7 +40,14 @@ http {
 		pidDir: box.pidDir,
 		restart: { baseMs: 50 },
 		reaper: { graceMs: 300 },
-		processes: [{ name: 'nginx', binaryPath: nginx?.binary, args: ['-p', box.dir, '-c', box.file('nginx.conf')], spawnOptions: { env: nginx?.env } }],
+		processes: [
+			{
+				name: 'nginx',
+				binaryPath: nginx?.binary,
+				args: ['-p', box.dir, '-c', box.file('nginx.conf')],
+				spawnOptions: { env: nginx?.env },
+			},
+		],
 	};
 	const host = await (await box.host({ threads: 8 })).load();
 	const results = await host.guardAll(config);
@@ -79,7 +86,12 @@ test('a dead worker is the business of nginx; a dead master with its group is st
 	assert.equal((await host.state(2)).processes[0].restarts, 0);
 	// The way an out-of-memory kill of the whole group ends it.
 	process.kill(-pid, 'SIGKILL');
-	const next = await host.stateUntil(2, (state) => state.restarts >= 1 && !state.exited && state.pid !== pid, 15_000, 'it was started again');
+	const next = await host.stateUntil(
+		2,
+		(state) => state.restarts >= 1 && !state.exited && state.pid !== pid,
+		15_000,
+		'it was started again'
+	);
 	await until(() => answers(port), 10_000, 'nginx answers again');
 	await until(() => group(pid).length === 0, 5_000, 'nothing of the old group is left');
 	t.after(() => until(() => group(next.pid).length === 0, 10_000, 'the second group has ended too'));
@@ -108,5 +120,9 @@ test('nginx adopted by the next host, and stopped by its reaper with all workers
 	const { processes } = await next.guard(1, config);
 	assert.deepEqual([processes[0].pid, processes[0].adopted], [pid, true]);
 	await next.kill();
-	await until(() => group(pid).length === 0 && box.keepers().length === 0 && box.reapers().length === 0, 15_000, 'the reaper stopped it');
+	await until(
+		() => group(pid).length === 0 && box.keepers().length === 0 && box.reapers().length === 0,
+		15_000,
+		'the reaper stopped it'
+	);
 });

@@ -3,8 +3,8 @@
 import assert from 'node:assert/strict';
 import { mkdirSync } from 'node:fs';
 import { test } from 'node:test';
-import { alive, processOf } from '../support/processes.js';
 import { ask, freePort } from '../support/ports.js';
+import { alive, processOf } from '../support/processes.js';
 import { sandbox } from '../support/sandbox.js';
 import { findService } from '../support/services.js';
 import { never, until } from '../support/until.js';
@@ -24,7 +24,22 @@ async function guarded(t) {
 			{
 				name: 'redis',
 				binaryPath: redis?.binary,
-				args: ['--port', `${port}`, '--bind', '127.0.0.1', '--dir', box.file('data'), '--appendonly', 'yes', '--appendfsync', 'always', '--save', '', '--daemonize', 'no'],
+				args: [
+					'--port',
+					`${port}`,
+					'--bind',
+					'127.0.0.1',
+					'--dir',
+					box.file('data'),
+					'--appendonly',
+					'yes',
+					'--appendfsync',
+					'always',
+					'--save',
+					'',
+					'--daemonize',
+					'no',
+				],
 				spawnOptions: { env: redis?.env },
 			},
 		],
@@ -57,13 +72,20 @@ test('redis-server crashed: started again with its data, once', { skip }, async 
 	const { port, host, pid } = await guarded(t);
 	assert.equal(await ask(port, 'SET key value'), '+OK');
 	process.kill(pid, 'SIGKILL');
-	const next = await host.stateUntil(3, (state) => state.restarts === 1 && !state.exited && state.pid !== pid, 10_000, 'it was started again');
+	const next = await host.stateUntil(
+		3,
+		(state) => state.restarts === 1 && !state.exited && state.pid !== pid,
+		10_000,
+		'it was started again'
+	);
 	await until(async () => (await ask(port, 'PING')) === '+PONG', 10_000, 'redis answers again');
 	assert.match((await ask(port, 'GET key')) ?? '', /value/);
 	assert.match((await ask(port, 'INFO server')) ?? '', new RegExp(`process_id:${next.pid}\\b`));
 });
 
-test('redis-server stopped: by SIGTERM it exits 0 and stays stopped; stopProcess does the same', { skip }, async (t) => {
+test('redis-server stopped: by SIGTERM it exits 0 and stays stopped; stopProcess does the same', {
+	skip,
+}, async (t) => {
 	const { box, port, host, pid, config } = await guarded(t);
 	process.kill(pid, 'SIGTERM');
 	for (const thread of [1, 5]) {
@@ -79,7 +101,9 @@ test('redis-server stopped: by SIGTERM it exits 0 and stays stopped; stopProcess
 	assert.equal(box.record('redis'), null);
 });
 
-test('redis-server adopted by the next host with its data; the reaper of the last host stops it cleanly', { skip }, async (t) => {
+test('redis-server adopted by the next host with its data; the reaper of the last host stops it cleanly', {
+	skip,
+}, async (t) => {
 	const { box, port, config, host, pid } = await guarded(t);
 	assert.equal(await ask(port, 'SET key kept'), '+OK');
 	const next = await box.host({ threads: 2 });
@@ -91,6 +115,10 @@ test('redis-server adopted by the next host with its data; the reaper of the las
 	assert.deepEqual([processes[0].pid, processes[0].adopted, reaper.error], [pid, true, undefined]);
 	assert.match((await ask(port, 'GET key')) ?? '', /kept/);
 	await next.kill();
-	await until(() => !alive(pid) && box.keepers().length === 0 && box.reapers().length === 0, 15_000, 'the reaper stopped it');
+	await until(
+		() => !alive(pid) && box.keepers().length === 0 && box.reapers().length === 0,
+		15_000,
+		'the reaper stopped it'
+	);
 	assert.equal(box.exitRecord('redis')?.signal ?? null, null, 'redis was not killed');
 });

@@ -1,7 +1,17 @@
 // @ts-check
 /** What spawnOptions say is true of the guarded process, at its start and at every restart, and of nothing in between. */
 import assert from 'node:assert/strict';
-import { chmodSync, chownSync, closeSync, mkdirSync, openSync, readFileSync, realpathSync, unlinkSync, writeFileSync } from 'node:fs';
+import {
+	chmodSync,
+	chownSync,
+	closeSync,
+	mkdirSync,
+	openSync,
+	readFileSync,
+	realpathSync,
+	unlinkSync,
+	writeFileSync,
+} from 'node:fs';
 import { test } from 'node:test';
 import { preload } from '../support/fixtures.js';
 import { environmentOf } from '../support/processes.js';
@@ -22,7 +32,13 @@ async function inBothLives(t, options, check, { host: hostOptions = {}, prepare 
 	prepare?.(box);
 	const host = await box.host({ threads: 1, ...hostOptions });
 	const spawnOptions = typeof options === 'function' ? options(box) : options;
-	const { processes } = await host.guard(1, box.config([`starts=${box.file('starts')}`, `dump=${box.file('dump')}`], { restart: { baseMs: 10 }, process: { spawnOptions } }));
+	const { processes } = await host.guard(
+		1,
+		box.config([`starts=${box.file('starts')}`, `dump=${box.file('dump')}`], {
+			restart: { baseMs: 10 },
+			process: { spawnOptions },
+		})
+	);
 	assert.equal(processes[0].error, undefined);
 	check(await box.dump('dump'), box, 'start');
 	unlinkSync(box.file('dump'));
@@ -45,7 +61,9 @@ test('without spawnOptions: the environment and directory of the host, ignored s
 			assert.equal(seen.env.ONLY_FOR_THIS, 'test');
 			assert.equal(seen.cwd, process.cwd());
 			assert.deepEqual(
-				Object.keys(seen.env).filter((name) => name.startsWith('PG_ENV_') || name.startsWith('PG_SPEC') || name.endsWith('_FD')),
+				Object.keys(seen.env).filter(
+					(name) => name.startsWith('PG_ENV_') || name.startsWith('PG_SPEC') || name.endsWith('_FD')
+				),
 				[]
 			);
 		},
@@ -57,7 +75,10 @@ test('cwd is that of the process; the lock directory may be relative all the sam
 	const box = sandbox(t);
 	mkdirSync(box.file('work'));
 	const host = await box.host({ threads: 1, cwd: box.dir });
-	const { processes } = await host.guard(1, { ...box.config([`dump=${box.file('dump')}`], { process: { spawnOptions: { cwd: box.file('work') } } }), pidDir: 'run' });
+	const { processes } = await host.guard(1, {
+		...box.config([`dump=${box.file('dump')}`], { process: { spawnOptions: { cwd: box.file('work') } } }),
+		pidDir: 'run',
+	});
 	assert.equal(processes[0].error, undefined);
 	assert.equal((await box.dump('dump')).cwd, box.file('work'));
 	assert.equal(box.record().pid, processes[0].pid);
@@ -65,7 +86,18 @@ test('cwd is that of the process; the lock directory may be relative all the sam
 });
 
 test('env is that of the process alone, to the letter', async (t) => {
-	const odd = { A: '1', EMPTY: '', 'with space': 'x y', QUOTED: '"\'\\', LINES: 'a\nb', UNI: 'ä€😀', PG_ENV_NODE_OPTIONS: 'mine', GOGC: '5', PATH: '/only/mine', HOME: '/nowhere' };
+	const odd = {
+		A: '1',
+		EMPTY: '',
+		'with space': 'x y',
+		QUOTED: '"\'\\',
+		LINES: 'a\nb',
+		UNI: 'ä€😀',
+		PG_ENV_NODE_OPTIONS: 'mine',
+		GOGC: '5',
+		PATH: '/only/mine',
+		HOME: '/nowhere',
+	};
 	await inBothLives(t, { env: odd }, (seen) => {
 		assert.deepEqual(seen.env, odd);
 	});
@@ -80,12 +112,18 @@ test('a large environment and many arguments arrive whole', async (t) => {
 	const words = Array.from({ length: 2_000 }, (_, index) => `note=/dev/null:${index}-${'w'.repeat(100)}`);
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	const { processes } = await host.guard(1, box.config([`dump=${box.file('dump')}`, ...words], { process: { spawnOptions: { env } } }));
+	const { processes } = await host.guard(
+		1,
+		box.config([`dump=${box.file('dump')}`, ...words], { process: { spawnOptions: { env } } })
+	);
 	assert.equal(processes[0].error, undefined);
 	const seen = await box.dump('dump');
 	assert.deepEqual(seen.env, env);
 	assert.deepEqual(seen.argv.slice(3), words);
-	const joined = await host.guard(0, box.config([`dump=${box.file('dump')}`, ...words], { process: { spawnOptions: { env } } }));
+	const joined = await host.guard(
+		0,
+		box.config([`dump=${box.file('dump')}`, ...words], { process: { spawnOptions: { env } } })
+	);
 	assert.deepEqual([joined.processes[0].adopted, joined.processes[0].error], [true, undefined]);
 });
 
@@ -97,10 +135,22 @@ test('arguments that are empty, blank, or look like flags arrive as they are', a
 	await host.guard(1, config);
 	assert.deepEqual((await box.dump('dump')).argv.slice(2), [...words, 'undumpable']);
 	// Trailing empty arguments are part of the identity too.
-	const shell = { ...config, processes: [{ name: 'shell', binaryPath: '/bin/sh', args: ['-c', `while :; do sleep 1; done; : ${box.marker}`, '', '--', ''] }] };
+	const shell = {
+		...config,
+		processes: [
+			{
+				name: 'shell',
+				binaryPath: '/bin/sh',
+				args: ['-c', `while :; do sleep 1; done; : ${box.marker}`, '', '--', ''],
+			},
+		],
+	};
 	const first = await host.guard(1, shell, 'shell');
 	const second = await host.guard(2, shell, 'shell');
-	assert.deepEqual([second.processes[0].pid, second.processes[0].adopted, second.processes[0].error], [first.processes[0].pid, true, undefined]);
+	assert.deepEqual(
+		[second.processes[0].pid, second.processes[0].adopted, second.processes[0].error],
+		[first.processes[0].pid, true, undefined]
+	);
 });
 
 for (const policy of ['plain', 'bare-node']) {
@@ -120,21 +170,35 @@ for (const policy of ['plain', 'bare-node']) {
 		});
 		const box = sandbox(t);
 		const host = await box.host({ threads: 1 });
-		const { processes } = await host.guard(1, box.config([`starts=${box.file('starts')}`, `dump=${box.file('dump')}`], { spawn: { kind: policy }, restart: { baseMs: 10 }, process: { spawnOptions: { env: told(box) } } }));
+		const { processes } = await host.guard(
+			1,
+			box.config([`starts=${box.file('starts')}`, `dump=${box.file('dump')}`], {
+				spawn: { kind: policy },
+				restart: { baseMs: 10 },
+				process: { spawnOptions: { env: told(box) } },
+			})
+		);
 		assert.equal(processes[0].error, undefined);
 		assert.deepEqual((await box.dump('dump')).env, told(box));
 		process.kill(processes[0].pid, 'SIGKILL');
 		await until(() => box.lines('starts').length === 2, 10_000, 'it was started again');
 		assert.deepEqual(environmentOf(box.only().pid), told(box));
-		assert.deepEqual(new Set(box.lines('preloaded')), new Set([box.proc]), 'only the process was started with the preload');
+		assert.deepEqual(
+			new Set(box.lines('preloaded')),
+			new Set([box.proc]),
+			'only the process was started with the preload'
+		);
 		assert.equal(box.lines('preloaded').length, 2);
 		const keeper = environmentOf(box.keepers()[0].pid) ?? {};
 		// It may have values of its own for some of them.
-		for (const [name, value] of Object.entries(told(box))) if (name !== 'PATH' && name !== 'PG_TEST_PRELOADED') assert.notEqual(keeper[name], value, name);
+		for (const [name, value] of Object.entries(told(box)))
+			if (name !== 'PATH' && name !== 'PG_TEST_PRELOADED') assert.notEqual(keeper[name], value, name);
 	});
 }
 
-test('uid and gid are those of the process; the keeper stays what the host is', { skip: process.getuid?.() !== 0 && 'needs root' }, async (t) => {
+test('uid and gid are those of the process; the keeper stays what the host is', {
+	skip: process.getuid?.() !== 0 && 'needs root',
+}, async (t) => {
 	const box = await inBothLives(
 		t,
 		{ uid: 65534, gid: 65534 },
@@ -147,15 +211,22 @@ test('uid and gid are those of the process; the keeper stays what the host is', 
 	assert.match(readFileSync(`/proc/${box.keepers()[0].pid}/status`, 'utf8'), /^Uid:\t0\t0\t0\t0$/m);
 });
 
-test('a host that is not root guards with its own user', { skip: process.getuid?.() !== 0 && 'needs root to become somebody else' }, async (t) => {
+test('a host that is not root guards with its own user', {
+	skip: process.getuid?.() !== 0 && 'needs root to become somebody else',
+}, async (t) => {
 	const box = sandbox(t);
 	chownSync(box.dir, 65534, 65534);
 	const host = await box.host({ threads: 2, uid: 65534, gid: 65534 });
 	const results = await host.guardAll(box.config([`dump=${box.file('dump')}`], { reaper: { graceMs: 100 } }));
-	for (const { processes, reaper } of results) assert.deepEqual([processes[0].error, reaper.error], [undefined, undefined]);
+	for (const { processes, reaper } of results)
+		assert.deepEqual([processes[0].error, reaper.error], [undefined, undefined]);
 	assert.equal((await box.dump('dump')).uid, 65534);
 	await host.kill();
-	await until(() => box.running().length === 0 && box.reapers().length === 0, 10_000, () => `cleaned up\n${box.tree()}`);
+	await until(
+		() => box.running().length === 0 && box.reapers().length === 0,
+		10_000,
+		() => `cleaned up\n${box.tree()}`
+	);
 });
 
 test('argv0 replaces the first argument, and a joiner still recognises the process', async (t) => {
@@ -174,7 +245,11 @@ test('shell: the line runs under /bin/sh, is kept, restarted and joined', async 
 	const host = await box.host({ threads: 2 });
 	const config = box.config([], {
 		restart: { baseMs: 10 },
-		process: { binaryPath: box.proc, args: [box.marker, `note=${box.file('notes')}:"$GREETING"`, `starts=${box.file('starts')}`], spawnOptions: { shell: true, env: { ...process.env, GREETING: 'hello you' } } },
+		process: {
+			binaryPath: box.proc,
+			args: [box.marker, `note=${box.file('notes')}:"$GREETING"`, `starts=${box.file('starts')}`],
+			spawnOptions: { shell: true, env: { ...process.env, GREETING: 'hello you' } },
+		},
 	});
 	const first = (await host.guard(1, config)).processes[0];
 	assert.equal(first.error, undefined);
@@ -196,7 +271,11 @@ test('extra descriptors reach the process under their numbers, through restarts'
 	const { processes } = await host.guard(1, {
 		...box.config([`starts=${box.file('starts')}`, `dump=${box.file('dump')}`, 'say=3:three', 'say=5:five'], {
 			restart: { baseMs: 10 },
-			process: { spawnOptions: { stdio: ['ignore', 'ignore', 'ignore', { open: box.file('three') }, 'ignore', { open: box.file('five') }] } },
+			process: {
+				spawnOptions: {
+					stdio: ['ignore', 'ignore', 'ignore', { open: box.file('three') }, 'ignore', { open: box.file('five') }],
+				},
+			},
 		}),
 	});
 	assert.equal(processes[0].error, undefined);
@@ -207,7 +286,11 @@ test('extra descriptors reach the process under their numbers, through restarts'
 	assert.deepEqual([fds[3], fds[5]], [box.file('three'), box.file('five')]);
 	for (let life = 2; life <= 3; life++) {
 		process.kill(box.only().pid, 'SIGKILL');
-		await until(() => box.lines('starts').length === life && box.lines('five').length === life, 10_000, `life ${life} wrote too`);
+		await until(
+			() => box.lines('starts').length === life && box.lines('five').length === life,
+			10_000,
+			`life ${life} wrote too`
+		);
 	}
 	assert.deepEqual(box.lines('three'), ['three', 'three', 'three']);
 });
@@ -215,7 +298,12 @@ test('extra descriptors reach the process under their numbers, through restarts'
 test('a file as stdout is written by the process directly, and survives its keeper', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	await host.guard(1, box.config([`after=${box.file('go')}`, 'say=1:still here', `note=${box.file('said')}:yes`], { process: { spawnOptions: { stdio: ['ignore', { open: box.file('out') }, 'ignore'] } } }));
+	await host.guard(
+		1,
+		box.config([`after=${box.file('go')}`, 'say=1:still here', `note=${box.file('said')}:yes`], {
+			process: { spawnOptions: { stdio: ['ignore', { open: box.file('out') }, 'ignore'] } },
+		})
+	);
 	process.kill(box.keepers()[0].pid, 'SIGKILL');
 	closeSync(openSync(box.file('go'), 'w'));
 	await until(() => box.lines('said').length === 1, 5_000, 'it said so');
@@ -244,7 +332,10 @@ test('options that a keeper cannot honour are refused by name', async (t) => {
 test('a cwd or user that cannot be had is a failed start that says so, and wedges nothing', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	const { processes, tookMs } = await host.guard(1, box.config([], { process: { spawnOptions: { cwd: box.file('missing') } } }));
+	const { processes, tookMs } = await host.guard(
+		1,
+		box.config([], { process: { spawnOptions: { cwd: box.file('missing') } } })
+	);
 	assert.equal(processes[0].started, false);
 	assert.match(processes[0].error, /failed to start|ENOENT|no such file/i);
 	assert.ok(tookMs < 5_000);

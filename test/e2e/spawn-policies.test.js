@@ -14,7 +14,12 @@ import { never, until } from '../support/until.js';
  * @param {import('../support/spawns.js').Policy} spawnPolicy
  * @param {Record<string, any>} [more]
  */
-const config = (box, spawnPolicy, more = {}) => box.config([`starts=${box.file('starts')}`, `signals=${box.file('signals')}`], { spawn: spawnPolicy, restart: { baseMs: 20 }, ...more });
+const config = (box, spawnPolicy, more = {}) =>
+	box.config([`starts=${box.file('starts')}`, `signals=${box.file('signals')}`], {
+		spawn: spawnPolicy,
+		restart: { baseMs: 20 },
+		...more,
+	});
 
 test("the plain spawn gets the Go launcher first, with the process's lock name and no argument of the process", async (t) => {
 	const box = sandbox(t);
@@ -43,13 +48,19 @@ for (const kind of ['bare-node', 'harper']) {
 		const [keeper] = box.keepers();
 		assert.doesNotMatch(keeper.argv[0], /node$/, 'what stays is the Go program, not a Node');
 		assert.equal(box.only().ppid, keeper.pid);
-		const calls = (await Promise.all(host.threadNumbers().map((thread) => host.call(thread, 'spawned', 'main')))).flat();
+		const calls = (
+			await Promise.all(host.threadNumbers().map((thread) => host.call(thread, 'spawned', 'main')))
+		).flat();
 		const ran = calls.filter((/** @type {any} */ call) => call.pid);
 		assert.ok(ran.length > 0 && ran.every((/** @type {any} */ call) => call.command === 'node'));
 		process.kill(box.only().pid, 'SIGKILL');
 		await until(() => box.lines('starts').length === 2, 10_000, 'the keeper starts it again');
 		await host.kill();
-		await until(() => box.running().length === 0 && box.keepers().length === 0 && box.reapers().length === 0, 10_000, () => `the reaper cleaned up\n${box.tree()}`);
+		await until(
+			() => box.running().length === 0 && box.keepers().length === 0 && box.reapers().length === 0,
+			10_000,
+			() => `the reaper cleaned up\n${box.tree()}`
+		);
 	});
 }
 
@@ -58,7 +69,10 @@ test('everything but the process refused: it runs, and the report says what is m
 	const host = await box.host({ threads: 2 });
 	const { processes, report, reaper } = await host.guard(1, config(box, { kind: 'no-launcher' }, { reaper: {} }));
 	assert.deepEqual([processes[0].started, processes[0].error], [true, undefined]);
-	assert.match(report.join('\n'), /the keeper for the proc could not be started \(.*launchers are not allowed.*\), so this thread starts it itself/s);
+	assert.match(
+		report.join('\n'),
+		/the keeper for the proc could not be started \(.*launchers are not allowed.*\), so this thread starts it itself/s
+	);
 	assert.match(report.join('\n'), /will keep running after this host stops/);
 	assert.deepEqual([reaper.started, typeof reaper.error], [false, 'string']);
 	const one = box.only();
@@ -70,7 +84,13 @@ test('everything but the process refused: it runs, and the report says what is m
 	assert.deepEqual([second.processes[0].pid, second.processes[0].adopted], [one.pid, true]);
 	process.kill(one.pid, 'SIGKILL');
 	await until(() => box.lines('starts').length === 2, 10_000, 'it was started again');
-	for (const thread of [1, 2]) await host.stateUntil(thread, (state) => state.pid === box.running()[0]?.pid && !state.exited, 10_000, 'shows the new one');
+	for (const thread of [1, 2])
+		await host.stateUntil(
+			thread,
+			(state) => state.pid === box.running()[0]?.pid && !state.exited,
+			10_000,
+			'shows the new one'
+		);
 	await never(() => box.lines('starts').length > 2, 300, 'a third start');
 	process.kill(box.only().pid, 'SIGTERM');
 	for (const thread of [1, 2]) await host.stateUntil(thread, (state) => state.exited, 10_000, 'shows the stop');
@@ -151,7 +171,11 @@ test('a launcher that ran although it counted as refused does not lead to a seco
 		assert.equal(box.only().pid, next.processes[0].pid);
 		for (const keeper of box.keepers()) process.kill(keeper.pid, 'SIGTERM');
 		for (const one of box.running()) process.kill(one.pid, 'SIGTERM');
-		await until(() => box.running().length === 0 && box.keepers().length === 0 && box.record() === null, 10_000, () => `stopped\n${box.tree()}`);
+		await until(
+			() => box.running().length === 0 && box.keepers().length === 0 && box.record() === null,
+			10_000,
+			() => `stopped\n${box.tree()}`
+		);
 		rmSync(box.file('starts'));
 	}
 });
@@ -174,7 +198,11 @@ test('a binary that is not there or not executable is refused before any lock is
 		['/nonexistent/program', /does not exist \(ENOENT\)/],
 		[notExecutable, /EACCES/],
 	]) {
-		const { processes } = await host.guard(1, box.config([], { stopOrphans: true, process: { binaryPath } }), String(binaryPath));
+		const { processes } = await host.guard(
+			1,
+			box.config([], { stopOrphans: true, process: { binaryPath } }),
+			String(binaryPath)
+		);
 		assert.equal(processes[0].started, false);
 		assert.match(processes[0].error, /** @type {RegExp} */ (why));
 		assert.deepEqual(box.files(), []);
@@ -186,7 +214,11 @@ test('a replacement that cannot start stops no orphan', async (t) => {
 	const host = await box.host({ threads: 1 });
 	await host.guard(1, config(box, { kind: 'plain' }, { version: 1 }));
 	const one = box.only();
-	const { processes } = await host.guard(1, box.config([], { version: 2, stopOrphans: true, process: { binaryPath: '/nonexistent/program' } }), 'second');
+	const { processes } = await host.guard(
+		1,
+		box.config([], { version: 2, stopOrphans: true, process: { binaryPath: '/nonexistent/program' } }),
+		'second'
+	);
 	assert.equal(processes[0].started, false);
 	assert.equal(box.only().pid, one.pid);
 	assert.equal(box.record().version, 1);

@@ -24,7 +24,10 @@ function leaveStale(box, round) {
 		record(nobody, 0, {}),
 		record(nobody, 3, { started: 'never:1' }),
 		record(0, 0, {}),
-		record(nobody, 0, { keeper: nobody, keeperArgv: ['/gone/keeper', 'keep', '--lock', join(box.pidDir, 'proc.pid'), '--token', 'x'] }),
+		record(nobody, 0, {
+			keeper: nobody,
+			keeperArgv: ['/gone/keeper', 'keep', '--lock', join(box.pidDir, 'proc.pid'), '--token', 'x'],
+		}),
 		`${nobody}\n`,
 		'',
 		'not a record\n',
@@ -45,13 +48,25 @@ async function assertOne(box, results, round) {
 		assert.equal(state.error, undefined, `round ${round}: ${state.error}\n${report.join('\n')}`);
 		assert.deepEqual([state.started, state.exited, state.pid], [true, false, one.pid], `round ${round}`);
 	}
-	assert.equal(results.filter(({ processes }) => !processes[0].adopted).length, 1, `round ${round}: threads that say they started it`);
+	assert.equal(
+		results.filter(({ processes }) => !processes[0].adopted).length,
+		1,
+		`round ${round}: threads that say they started it`
+	);
 	assert.equal(box.record()?.pid, one.pid);
 	await until(() => box.lines('starts').length > round, 5_000, `round ${round}: it runs`);
 	process.kill(one.pid, 'SIGTERM');
-	await until(() => box.running().length === 0 && !box.files().includes('proc.pid') && box.keepers().length === 0, 10_000, () => `round ${round}: stopped\n${box.tree()}\n${box.files()}`);
+	await until(
+		() => box.running().length === 0 && !box.files().includes('proc.pid') && box.keepers().length === 0,
+		10_000,
+		() => `round ${round}: stopped\n${box.tree()}\n${box.files()}`
+	);
 	// The table shows who runs now; the file shows who ever ran.
-	assert.equal(box.lines('starts').length, round + 1, `round ${round}: processes ever started\n${box.lines('starts').join('\n')}`);
+	assert.equal(
+		box.lines('starts').length,
+		round + 1,
+		`round ${round}: processes ever started\n${box.lines('starts').join('\n')}`
+	);
 }
 
 test('8 threads that claim one stale lock start one process', { timeout: 600_000 }, async (t) => {

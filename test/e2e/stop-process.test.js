@@ -12,7 +12,11 @@ import { never, until } from '../support/until.js';
  * @param {string[]} [more]
  * @param {Record<string, any>} [options]
  */
-const config = (box, more = [], options = {}) => box.config([`starts=${box.file('starts')}`, `signals=${box.file('signals')}`, ...more], { restart: { baseMs: 20 }, ...options });
+const config = (box, more = [], options = {}) =>
+	box.config([`starts=${box.file('starts')}`, `signals=${box.file('signals')}`, ...more], {
+		restart: { baseMs: 20 },
+		...options,
+	});
 
 test('it stops the process with one SIGTERM by the keeper, and tells how it ended', async (t) => {
 	const box = sandbox(t);
@@ -26,7 +30,8 @@ test('it stops the process with one SIGTERM by the keeper, and tells how it ende
 	assert.equal(typeof answer.detail, 'string');
 	assert.equal(box.running().length, 0);
 	assert.deepEqual(box.lines('signals'), [`SIGTERM ${keeper.pid}`]);
-	for (const thread of [1, 2]) await host.stateUntil(thread, (state) => state.exited && state.signal === 'SIGTERM', 5_000, 'shows the stop');
+	for (const thread of [1, 2])
+		await host.stateUntil(thread, (state) => state.exited && state.signal === 'SIGTERM', 5_000, 'shows the stop');
 	await never(() => box.lines('starts').length > 1, 300, 'it is started again');
 	assert.equal(box.record(), null);
 	const next = await host.guard(1, config(box), 'next');
@@ -88,7 +93,9 @@ test('many threads stop it at once: one SIGTERM, the same answer for all', async
 	const host = await (await box.host({ threads: 4 })).load();
 	await host.guardAll(config(box, ['term=slow:300']));
 	const one = box.only();
-	const answers = await Promise.all(host.threadNumbers().map((thread) => host.call(thread, 'stopProcess', 'main', 'proc')));
+	const answers = await Promise.all(
+		host.threadNumbers().map((thread) => host.call(thread, 'stopProcess', 'main', 'proc'))
+	);
 	for (const answer of answers) assert.deepEqual([answer.stopped, answer.pid], [true, one.pid]);
 	assert.ok(box.lines('signals').length >= 1);
 	await never(() => box.lines('starts').length > 1, 300, 'it is started again');

@@ -10,7 +10,9 @@ import { sandbox } from '../support/sandbox.js';
 import { rounds } from '../support/scale.js';
 import { until } from '../support/until.js';
 
-test('a starting thread terminated 0 to 50 ms after its call leaves no stuck claim, no second process, no zombie', { timeout: 900_000 }, async (t) => {
+test('a starting thread terminated 0 to 50 ms after its call leaves no stuck claim, no second process, no zombie', {
+	timeout: 900_000,
+}, async (t) => {
 	const box = sandbox(t);
 	const host = await (await box.host({ threads: 2 })).load();
 	const total = rounds(60, 300);
@@ -22,17 +24,32 @@ test('a starting thread terminated 0 to 50 ms after its call leaves no stuck cla
 		const { processes } = await host.guard(2, config, `round${round}`);
 		slowest = Math.max(slowest, performance.now() - called);
 		assert.equal(processes[0].error, undefined, `round ${round}: ${processes[0].error}`);
-		assert.ok(performance.now() - called < 10_000, `round ${round}: the next caller waited ${performance.now() - called} ms`);
+		assert.ok(
+			performance.now() - called < 10_000,
+			`round ${round}: the next caller waited ${performance.now() - called} ms`
+		);
 		assert.equal(box.only().pid, processes[0].pid, `round ${round}`);
 		await until(() => box.lines(`starts${round}`).length > 0, 5_000, 'it runs');
-		assert.equal(box.lines(`starts${round}`).length, 1, `round ${round}: started ${box.lines(`starts${round}`).length} times`);
+		assert.equal(
+			box.lines(`starts${round}`).length,
+			1,
+			`round ${round}: started ${box.lines(`starts${round}`).length} times`
+		);
 		process.kill(box.keepers()[0].pid, 'SIGTERM');
-		await until(() => box.running().length === 0 && box.keepers().length === 0 && box.record() === null, 10_000, () => `round ${round}: stopped\n${box.tree()}`);
+		await until(
+			() => box.running().length === 0 && box.keepers().length === 0 && box.record() === null,
+			10_000,
+			() => `round ${round}: stopped\n${box.tree()}`
+		);
 		assert.equal(box.lines(`starts${round}`).length, 1, `round ${round}: one more was started late`);
 		await host.startWorker(1);
 		await host.call(1, 'load');
 	}
-	await until(() => zombiesOf(host.pid).length === 0, 5_000, () => `no zombies: ${JSON.stringify(zombiesOf(host.pid))}`);
+	await until(
+		() => zombiesOf(host.pid).length === 0,
+		5_000,
+		() => `no zombies: ${JSON.stringify(zombiesOf(host.pid))}`
+	);
 	t.diagnostic(`the slowest next caller waited ${slowest.toFixed(0)} ms`);
 });
 
@@ -46,7 +63,12 @@ test('a worker terminated 50 ms after guard() resolved leaves no zombie and no l
 	assert.deepEqual(zombiesOf(host.pid), []);
 	const old = box.only();
 	process.kill(old.pid, 'SIGKILL');
-	await host.stateUntil(2, (state) => state.restarts === 1 && !state.exited && state.pid !== old.pid, 5_000, 'the other thread sees the restart');
+	await host.stateUntil(
+		2,
+		(state) => state.restarts === 1 && !state.exited && state.pid !== old.pid,
+		5_000,
+		'the other thread sees the restart'
+	);
 });
 
 test('all waiting threads but one are terminated: the last one gets its answer', async (t) => {
@@ -55,7 +77,9 @@ test('all waiting threads but one are terminated: the last one gets its answer',
 	const config = box.config([`starts=${box.file('starts')}`]);
 	const at = Date.now() + 50;
 	const last = host.guard(6, { ...config, at });
-	const others = [1, 2, 3, 4, 5].map((thread) => host.call(0, 'guardThenTerminate', thread, 'main', { ...config, at }, 45 + thread * 3));
+	const others = [1, 2, 3, 4, 5].map((thread) =>
+		host.call(0, 'guardThenTerminate', thread, 'main', { ...config, at }, 45 + thread * 3)
+	);
 	const { processes } = await last;
 	await Promise.all(others);
 	assert.equal(processes[0].error, undefined);
@@ -64,7 +88,9 @@ test('all waiting threads but one are terminated: the last one gets its answer',
 	await until(() => zombiesOf(host.pid).length === 0, 5_000, 'no zombies');
 });
 
-test('the whole host killed while it starts: the next host starts or joins one process at once', { timeout: 300_000 }, async (t) => {
+test('the whole host killed while it starts: the next host starts or joins one process at once', {
+	timeout: 300_000,
+}, async (t) => {
 	const box = sandbox(t);
 	const total = rounds(15, 60);
 	for (let round = 0; round < total; round++) {
@@ -80,7 +106,11 @@ test('the whole host killed while it starts: the next host starts or joins one p
 		assert.ok(performance.now() - called < 10_000, `round ${round}: waited ${performance.now() - called} ms`);
 		assert.equal(box.only().pid, processes[0].pid);
 		process.kill(box.keepers()[0].pid, 'SIGTERM');
-		await until(() => box.running().length === 0 && box.keepers().length === 0, 10_000, () => `round ${round}: stopped\n${box.tree()}`);
+		await until(
+			() => box.running().length === 0 && box.keepers().length === 0,
+			10_000,
+			() => `round ${round}: stopped\n${box.tree()}`
+		);
 		assert.equal(box.lines(`starts${round}`).length, 1, `round ${round}`);
 		await next.kill();
 	}

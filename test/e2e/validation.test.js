@@ -35,7 +35,11 @@ const wrong = [
 	['graceMs', (config) => ({ ...config, reaper: { graceMs: -1 } })],
 	['name', (config) => ({ ...config, reaper: { name: 'a/b' } })],
 	...['', '.', '..', 'a/b', '../x', 'a\nb', 'a\0b', 'a\u007fb', 'x'.repeat(201), 7, undefined].map(
-		(name) => /** @type {[string, (config: any) => any]} */ (['name', (/** @type {any} */ config) => ({ ...config, processes: [{ ...config.processes[0], name }] })])
+		(name) =>
+			/** @type {[string, (config: any) => any]} */ ([
+				'name',
+				(/** @type {any} */ config) => ({ ...config, processes: [{ ...config.processes[0], name }] }),
+			])
 	),
 	['name', (config) => ({ ...config, processes: [config.processes[0], config.processes[0]] })],
 	['args', (config) => ({ ...config, processes: [{ ...config.processes[0], args: 'one' }] })],
@@ -100,7 +104,9 @@ test('a name at the limit works', async (t) => {
 test('a broken logger or verify changes nothing about the process', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	await host.guard(1, { ...box.config([`starts=${box.file('starts')}`], { restart: { baseMs: 10 } }), logger: 'throws' }).catch(() => {});
+	await host
+		.guard(1, { ...box.config([`starts=${box.file('starts')}`], { restart: { baseMs: 10 } }), logger: 'throws' })
+		.catch(() => {});
 	const next = await host.guard(0, { ...box.config([`starts=${box.file('starts')}`]), logger: 'none' });
 	assert.equal(next.processes[0].error, undefined);
 	assert.ok(next.tookMs < 3_000, 'nothing is wedged');
@@ -115,7 +121,9 @@ test('verify is asked after the start, its answer is on the state', async (t) =>
 	assert.deepEqual([good.processes[0].verified, good.processes[0].verifyDetail], [true, 'answers']);
 	const bad = await host.guard(0, { ...box.config([]), verify: { ok: false, detail: 'does not' } }, 'bad');
 	assert.deepEqual([bad.processes[0].verified, bad.processes[0].verifyDetail], [false, 'does not']);
-	assert.ok(bad.log.some((/** @type {any} */ entry) => entry.level === 'error' && /failed verification/.test(entry.line)));
+	assert.ok(
+		bad.log.some((/** @type {any} */ entry) => entry.level === 'error' && /failed verification/.test(entry.line))
+	);
 });
 
 test('signal: an abort before the start rejects with its reason and starts nothing; after it changes nothing', async (t) => {
@@ -128,13 +136,19 @@ test('signal: an abort before the start rejects with its reason and starts nothi
 	await host.call(1, 'abort', 'second');
 	assert.equal(box.only().pid, processes[0].pid);
 	process.kill(box.only().pid, 'SIGKILL');
-	await host.stateUntil(1, (state) => state.restarts === 1 && !state.exited, 5_000, 'it is still watched', { key: 'second' });
+	await host.stateUntil(1, (state) => state.restarts === 1 && !state.exited, 5_000, 'it is still watched', {
+		key: 'second',
+	});
 });
 
 test('several processes in one call: each has its own state, one failing keeps none of the others', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 4 });
-	const processes = [box.process([`starts=${box.file('a')}`], { name: 'a' }), box.process([], { name: 'b', binaryPath: '/nonexistent' }), box.process([`starts=${box.file('c')}`], { name: 'c', title: 'the third' })];
+	const processes = [
+		box.process([`starts=${box.file('a')}`], { name: 'a' }),
+		box.process([], { name: 'b', binaryPath: '/nonexistent' }),
+		box.process([`starts=${box.file('c')}`], { name: 'c', title: 'the third' }),
+	];
 	for (const result of await host.guardAll({ pidDir: box.pidDir, processes })) {
 		assert.deepEqual(
 			result.processes.map((/** @type {any} */ state) => [state.name, state.title, state.started]),

@@ -16,13 +16,22 @@ import { never, until } from '../support/until.js';
  * @param {string[]} [more]
  */
 const config = (box, version, options = {}, more = []) =>
-	box.config([`starts=${box.file(`starts${version}`)}`, `signals=${box.file(`signals${version}`)}`, `note=${box.file('order')}:${version}`, ...more], { version, restart: { baseMs: 10 }, ...options });
+	box.config(
+		[
+			`starts=${box.file(`starts${version}`)}`,
+			`signals=${box.file(`signals${version}`)}`,
+			`note=${box.file('order')}:${version}`,
+			...more,
+		],
+		{ version, restart: { baseMs: 10 }, ...options }
+	);
 
 /**
  * @param {Sandbox} box
  * @param {number} version
  */
-const running = (box, version) => box.running().filter((one) => one.argv.includes(`starts=${box.file(`starts${version}`)}`));
+const running = (box, version) =>
+	box.running().filter((one) => one.argv.includes(`starts=${box.file(`starts${version}`)}`));
 
 /** @param {Sandbox} box */
 const host = (box) => box.host({ threads: 1 });
@@ -86,7 +95,12 @@ test('the v1 that a roll-back joined is kept again: a crash of it is answered on
 	await third.guard(1, config(box, 1));
 	process.kill(old.pid, 'SIGKILL');
 	await until(() => box.lines('starts1').length === 2, 10_000, 'v1 was started again');
-	await third.stateUntil(1, (state) => state.pid === running(box, 1)[0]?.pid && !state.exited, 10_000, 'the third host shows it');
+	await third.stateUntil(
+		1,
+		(state) => state.pid === running(box, 1)[0]?.pid && !state.exited,
+		10_000,
+		'the third host shows it'
+	);
 	await never(() => box.lines('starts1').length > 2 || running(box, 1).length !== 1, 400, 'it is doubled');
 });
 
@@ -96,7 +110,11 @@ test('v1, v2, back to v1, stopOrphans on: one process at each step', async (t) =
 		const one = await host(box);
 		const { processes } = await one.guard(1, config(box, version, { stopOrphans: true }));
 		assert.equal(processes[0].error, undefined);
-		await until(() => box.running().length === 1 && running(box, version).length === 1, 5_000, () => `only v${version} runs\n${box.tree()}`);
+		await until(
+			() => box.running().length === 1 && running(box, version).length === 1,
+			5_000,
+			() => `only v${version} runs\n${box.tree()}`
+		);
 		await until(() => box.lines(`starts${version}`).length >= 1, 5_000, 'it started');
 	}
 	await until(() => box.keepers().length === 1, 5_000, 'one keeper remains');
@@ -137,13 +155,19 @@ test('an orphan that ignores SIGTERM: after replaceGraceMs the new one starts be
 	await until(() => box.lines('starts2').length === 1, 5_000, 'v2 runs');
 	const third = await host(box);
 	await third.guard(1, config(box, 3, { stopOrphans: true, replaceGraceMs: 400, replaceKill: true }));
-	await until(() => running(box, 2).length === 0 && running(box, 3).length === 1, 5_000, () => `v2 was killed and v3 runs\n${box.tree()}`);
+	await until(
+		() => running(box, 2).length === 0 && running(box, 3).length === 1,
+		5_000,
+		() => `v2 was killed and v3 runs\n${box.tree()}`
+	);
 	for (const one of running(box, 1)) process.kill(one.pid, 'SIGKILL');
 	await until(() => running(box, 1).length === 0, 5_000, 'v1 was ended by the test');
 });
 
 for (const stopOrphans of [false, true]) {
-	test(`two hosts with different versions for a while, stopOrphans ${stopOrphans ? 'on' : 'off'}: no turns are taken`, { timeout: 180_000 }, async (t) => {
+	test(`two hosts with different versions for a while, stopOrphans ${stopOrphans ? 'on' : 'off'}: no turns are taken`, {
+		timeout: 180_000,
+	}, async (t) => {
 		const box = sandbox(t);
 		const [first, second] = [await box.host({ threads: 4 }), await box.host({ threads: 4 })];
 		await first.guardAll(config(box, 1, { stopOrphans }));
@@ -156,12 +180,20 @@ for (const stopOrphans of [false, true]) {
 			// Crashes keep both hosts deciding all the time.
 			process.kill(running(box, 2)[0].pid, 'SIGKILL');
 			crashes++;
-			await until(() => box.lines('starts2').length === crashes + 1 && running(box, 2).length === 1, 60_000, () => `v2 is back after crash ${crashes}\n${box.tree()}`);
+			await until(
+				() => box.lines('starts2').length === crashes + 1 && running(box, 2).length === 1,
+				60_000,
+				() => `v2 is back after crash ${crashes}\n${box.tree()}`
+			);
 			assert.equal(running(box, 1).length, stopOrphans ? 0 : 1);
 			await box.startedTimes(1, 'starts1');
 			if (crashes === 4) break;
 		}
-		await never(() => running(box, 2).length !== 1 || running(box, 1).length !== (stopOrphans ? 0 : 1), Math.max(500, end - performance.now()), 'one of them changes');
+		await never(
+			() => running(box, 2).length !== 1 || running(box, 1).length !== (stopOrphans ? 0 : 1),
+			Math.max(500, end - performance.now()),
+			'one of them changes'
+		);
 		for (const thread of [1, 2, 3, 4]) {
 			const mine = (await second.state(thread)).processes[0];
 			assert.deepEqual([mine.pid, mine.exited], [running(box, 2)[0].pid, false]);
@@ -173,12 +205,19 @@ for (const stopOrphans of [false, true]) {
 
 test('two versions called by many threads at once: one process each and never two', async (t) => {
 	const box = sandbox(t);
-	const [first, second] = [await (await box.host({ threads: 8 })).load(), await (await box.host({ threads: 8 })).load()];
+	const [first, second] = [
+		await (await box.host({ threads: 8 })).load(),
+		await (await box.host({ threads: 8 })).load(),
+	];
 	for (let round = 0; round < rounds(5, 30); round++) {
 		const at = Date.now() + 40;
 		await Promise.all([first.guardAll(config(box, 1), { at }), second.guardAll(config(box, 2), { at })]);
 		assert.deepEqual([running(box, 1).length, running(box, 2).length], [1, 1], `round ${round}\n${box.tree()}`);
-		assert.deepEqual([box.lines('starts1').length, box.lines('starts2').length], [round + 1, round + 1], `round ${round}`);
+		assert.deepEqual(
+			[box.lines('starts1').length, box.lines('starts2').length],
+			[round + 1, round + 1],
+			`round ${round}`
+		);
 		for (const keeper of box.keepers()) process.kill(keeper.pid, 'SIGTERM');
 		await until(() => box.running().length === 0 && box.keepers().length === 0, 10_000, 'all have ended');
 	}

@@ -25,7 +25,8 @@ function der(tag, ...parts) {
 const sequence = (/** @type {Buffer[]} */ ...parts) => der(0x30, ...parts);
 const oid = (/** @type {number[]} */ ...bytes) => der(0x06, Buffer.from(bytes));
 const ecdsaWithSha256 = () => sequence(oid(0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02));
-const name = (/** @type {string} */ text) => sequence(der(0x31, sequence(oid(0x55, 0x04, 0x03), der(0x0c, Buffer.from(text)))));
+const name = (/** @type {string} */ text) =>
+	sequence(der(0x31, sequence(oid(0x55, 0x04, 0x03), der(0x0c, Buffer.from(text)))));
 const time = (/** @type {string} */ text) => der(0x17, Buffer.from(text));
 
 /** @returns {{ key: string, cert: string }} PEM, for the name `localhost` */

@@ -19,7 +19,17 @@ function compiled(source, output, flags) {
 		mkdirSync(dirname(to), { recursive: true });
 		// Beside and renamed: two test files may build at once, and one of them may already be running the program.
 		const temporary = `${to}.${process.pid}`;
-		execFileSync(process.env.CC ?? 'cc', ['-std=c11', '-O2', '-Wall', '-Wextra', '-Werror', ...flags, from, '-o', temporary]);
+		execFileSync(process.env.CC ?? 'cc', [
+			'-std=c11',
+			'-O2',
+			'-Wall',
+			'-Wextra',
+			'-Werror',
+			...flags,
+			from,
+			'-o',
+			temporary,
+		]);
 		renameSync(temporary, to);
 	}
 	return to;
@@ -47,9 +57,13 @@ export function faultPackage() {
 	mkdirSync(join(copy, prebuilt), { recursive: true });
 	cpSync(join(root, 'lib'), join(copy, 'lib'), { recursive: true });
 	cpSync(join(root, 'package.json'), join(copy, 'package.json'));
-	for (const name of readdirSync(join(root, prebuilt))) if (!name.startsWith('keeper')) cpSync(join(root, prebuilt, name), join(copy, prebuilt, name));
+	for (const name of readdirSync(join(root, prebuilt)))
+		if (!name.startsWith('keeper')) cpSync(join(root, prebuilt, name), join(copy, prebuilt, name));
 	const keeper = join(copy, prebuilt, 'keeper');
-	execFileSync('go', ['build', '-trimpath', '-buildvcs=false', '-tags', 'fault', '-o', keeper, './go/cmd/keeper'], { cwd: root, env: { ...process.env, CGO_ENABLED: '0' } });
+	execFileSync('go', ['build', '-trimpath', '-buildvcs=false', '-tags', 'fault', '-o', keeper, './go/cmd/keeper'], {
+		cwd: root,
+		env: { ...process.env, CGO_ENABLED: '0' },
+	});
 	const points = execFileSync(keeper, ['faultpoints'], { encoding: 'utf8' }).split('\n').filter(Boolean);
 	return { entry: join(copy, 'lib/index.js'), points };
 }

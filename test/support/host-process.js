@@ -5,7 +5,7 @@
  */
 import { spawn as nodeSpawn } from 'node:child_process';
 import { openSync } from 'node:fs';
-import { Worker, isMainThread, parentPort, threadId } from 'node:worker_threads';
+import { isMainThread, parentPort, threadId, Worker } from 'node:worker_threads';
 import { spawnFor } from './spawns.js';
 
 const specifier = process.env.PG_PACKAGE ?? 'harper-process-guard';
@@ -35,7 +35,14 @@ function copyOf(state) {
 function snapshot(key) {
 	const result = results.get(key);
 	if (!result) return null;
-	return { report: [...result.report], version: result.version, processes: result.processes.map(copyOf), reaper: copyOf(result.reaper), hasReaper: 'reaper' in result, log: logs.get(key) };
+	return {
+		report: [...result.report],
+		version: result.version,
+		processes: result.processes.map(copyOf),
+		reaper: copyOf(result.reaper),
+		hasReaper: 'reaper' in result,
+		log: logs.get(key),
+	};
 }
 
 /**
@@ -53,7 +60,8 @@ function observe(key, state) {
 			enumerable: true,
 			get: () => value,
 			set(next) {
-				if (next !== value) list.push({ at: now(), name: state.name, field, value: next, code: state.code, signal: state.signal });
+				if (next !== value)
+					list.push({ at: now(), name: state.name, field, value: next, code: state.code, signal: state.signal });
 				value = next;
 			},
 		});
@@ -113,7 +121,12 @@ const operations = {
 		changes.set(key, []);
 		const inner = spawnFor(policy);
 		options.spawn = (/** @type {string} */ command, /** @type {string[]} */ args, /** @type {any} */ spawnOptions) => {
-			const entry = /** @type {any} */ ({ command, args, options: { ...spawnOptions, env: spawnOptions?.env && { ...spawnOptions.env } }, at: now() });
+			const entry = /** @type {any} */ ({
+				command,
+				args,
+				options: { ...spawnOptions, env: spawnOptions?.env && { ...spawnOptions.env } },
+				at: now(),
+			});
 			spawned.get(key)?.push(entry);
 			const child = inner(command, args, spawnOptions);
 			entry.pid = child?.pid;
@@ -125,7 +138,8 @@ const operations = {
 		for (const one of Array.isArray(options.processes) ? options.processes : []) {
 			// A descriptor cannot travel in a message: the test names the file and this host opens it.
 			const stdio = one?.spawnOptions?.stdio;
-			if (Array.isArray(stdio)) one.spawnOptions.stdio = stdio.map((slot) => (slot?.open ? openSync(slot.open, 'a') : slot));
+			if (Array.isArray(stdio))
+				one.spawnOptions.stdio = stdio.map((slot) => (slot?.open ? openSync(slot.open, 'a') : slot));
 		}
 		if (verify) for (const one of options.processes) one.verify = async () => verify;
 		if (abort !== undefined) {
@@ -133,7 +147,8 @@ const operations = {
 			controllers.set(key, controller);
 			options.signal = controller.signal;
 			if (abort === 'already') controller.abort(new Error('the caller changed its mind'));
-			else if (typeof abort === 'number') setTimeout(() => controller.abort(new Error('the caller changed its mind')), abort);
+			else if (typeof abort === 'number')
+				setTimeout(() => controller.abort(new Error('the caller changed its mind')), abort);
 		}
 		if (at) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Math.max(0, at - Date.now()));
 		const called = now();
@@ -170,7 +185,18 @@ const operations = {
 	},
 	exit: (code) => process.exit(code),
 	/** The host's own children, each with a code of its own: their exits must reach the event loop whatever the guard does. */
-	children: (program, count) => Promise.all(Array.from({ length: count }, (_, code) => new Promise((resolve, reject) => nodeSpawn(program, ['child', `end=${code}:exit:${code}`], { stdio: 'ignore' }).on('exit', resolve).on('error', reject)))),
+	children: (program, count) =>
+		Promise.all(
+			Array.from(
+				{ length: count },
+				(_, code) =>
+					new Promise((resolve, reject) =>
+						nodeSpawn(program, ['child', `end=${code}:exit:${code}`], { stdio: 'ignore' })
+							.on('exit', resolve)
+							.on('error', reject)
+					)
+			)
+		),
 	/** A busy thread sees nothing until it is done. */
 	block(milliseconds) {
 		Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds);
@@ -214,7 +240,9 @@ if (isMainThread) {
 		 */
 		async guardThenTerminate(thread, key, config, afterMs) {
 			const worker = /** @type {Worker} */ (workers.get(thread));
-			const called = new Promise((resolve) => worker.on('message', (message) => message?.id === -1 && resolve(undefined)));
+			const called = new Promise((resolve) =>
+				worker.on('message', (message) => message?.id === -1 && resolve(undefined))
+			);
 			worker.postMessage({ id: -1, op: 'guardLater', args: [key, config] });
 			await called;
 			if (afterMs > 0) await new Promise((resolve) => setTimeout(resolve, afterMs));
@@ -234,7 +262,8 @@ if (isMainThread) {
 	});
 	// A test that died must not leave its hosts behind.
 	process.on('disconnect', () => letGo || process.exit(0));
-	for (const thread of Array.from({ length: Number(process.env.PG_TEST_THREADS ?? 0) }, (_, index) => index + 1)) await startWorker(thread);
+	for (const thread of Array.from({ length: Number(process.env.PG_TEST_THREADS ?? 0) }, (_, index) => index + 1))
+		await startWorker(thread);
 	send({ event: 'ready' });
 } else {
 	parentPort?.on('message', async (/** @type {Request} */ request) => parentPort?.postMessage(await perform(request)));

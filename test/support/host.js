@@ -35,7 +35,17 @@ export class Host {
 
 	/** @param {HostOptions} options */
 	constructor(options) {
-		const { threads = 0, node = process.execPath, under = [], detached = false, env = {}, cwd, execArgv = [], uid, gid } = options;
+		const {
+			threads = 0,
+			node = process.execPath,
+			under = [],
+			detached = false,
+			env = {},
+			cwd,
+			execArgv = [],
+			uid,
+			gid,
+		} = options;
 		const [command, ...args] = [...under, node, ...execArgv, program];
 		this.threads = threads;
 		this.child = spawn(command, args, {
@@ -48,12 +58,14 @@ export class Host {
 			stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
 			serialization: 'advanced',
 		});
-		for (const stream of [this.child.stdout, this.child.stderr]) stream?.on('data', (data) => (this.output = (this.output + data).slice(-65536)));
+		for (const stream of [this.child.stdout, this.child.stderr])
+			stream?.on('data', (data) => (this.output = (this.output + data).slice(-65536)));
 		/** @type {Promise<{ code: number | null, signal: NodeJS.Signals | null }>} */
 		this.exited = new Promise((resolve) => {
 			this.child.once('exit', (code, signal) => {
 				this.exit = { code, signal };
-				for (const { reject } of this.#pending.values()) reject(new Error(`the host ended (${code ?? signal}) before it answered\n${this.output}`));
+				for (const { reject } of this.#pending.values())
+					reject(new Error(`the host ended (${code ?? signal}) before it answered\n${this.output}`));
 				this.#pending.clear();
 				resolve(this.exit);
 			});
@@ -61,12 +73,15 @@ export class Host {
 		/** @type {Promise<void>} */
 		this.ready = new Promise((resolve, reject) => {
 			this.child.once('error', reject);
-			this.exited.then(({ code, signal }) => reject(new Error(`the host ended (${code ?? signal}) before it was ready\n${this.output}`)));
+			this.exited.then(({ code, signal }) =>
+				reject(new Error(`the host ended (${code ?? signal}) before it was ready\n${this.output}`))
+			);
 			this.child.on('message', (/** @type {any} */ message) => {
 				if (message.event === 'ready') {
 					const direct = /** @type {number} */ (this.child.pid);
 					// A command that only prepares and then executes the host has become the host.
-					this.pid = under.length > 0 && processOf(direct)?.argv[0] === under[0] ? (childrenOf(direct)[0]?.pid ?? 0) : direct;
+					this.pid =
+						under.length > 0 && processOf(direct)?.argv[0] === under[0] ? (childrenOf(direct)[0]?.pid ?? 0) : direct;
 					this.started = processOf(this.pid)?.started ?? '';
 					resolve();
 				} else if (message.event === 'worker-exit') this.#ended.add(message.thread);
@@ -81,7 +96,14 @@ export class Host {
 	#settle({ id, value, error }) {
 		const waiter = this.#pending.get(id);
 		this.#pending.delete(id);
-		if (error) waiter?.reject(Object.assign(new Error(error.message), { name: error.name ?? 'Error', code: error.code, remoteStack: error.stack }));
+		if (error)
+			waiter?.reject(
+				Object.assign(new Error(error.message), {
+					name: error.name ?? 'Error',
+					code: error.code,
+					remoteStack: error.stack,
+				})
+			);
 		else waiter?.resolve(value);
 	}
 
@@ -93,7 +115,8 @@ export class Host {
 	 * @returns {Promise<any>}
 	 */
 	call(thread, op, ...args) {
-		if (this.exit) return Promise.reject(new Error(`the host has ended (${this.exit.code ?? this.exit.signal})\n${this.output}`));
+		if (this.exit)
+			return Promise.reject(new Error(`the host has ended (${this.exit.code ?? this.exit.signal})\n${this.output}`));
 		const id = this.#next++;
 		return new Promise((resolve, reject) => {
 			this.#pending.set(id, { resolve, reject });
@@ -148,6 +171,7 @@ export class Host {
 	 * @param {{ key?: string, index?: number }} [which]
 	 */
 	async stateUntil(thread, predicate, deadlineMs, description, { key = 'main', index = 0 } = {}) {
+		/** @type {any} */
 		let last;
 		return until(
 			async () => {
@@ -191,4 +215,11 @@ export async function startHost(options = {}) {
 }
 
 /** A command that makes what it runs pid 1 of a pid namespace of its own, with a /proc to match. */
-export const asPidOne = () => ['unshare', ...(process.getuid?.() === 0 ? [] : ['--map-root-user']), '--fork', '--pid', '--mount-proc', '--kill-child'];
+export const asPidOne = () => [
+	'unshare',
+	...(process.getuid?.() === 0 ? [] : ['--map-root-user']),
+	'--fork',
+	'--pid',
+	'--mount-proc',
+	'--kill-child',
+];

@@ -3,7 +3,7 @@
  * The process table, read from /proc. The tests count here and nowhere else: a book that the product keeps about its
  * own processes is exactly what a lost claim or a second copy would leave intact.
  */
-import { readFileSync, readdirSync, readlinkSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 
 /**
  * @typedef {object} Process
@@ -108,7 +108,9 @@ export function alive(pid, started) {
 export function environmentOf(pid) {
 	try {
 		const entries = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0').filter(Boolean);
-		return Object.fromEntries(entries.map((entry) => [entry.slice(0, entry.indexOf('=')), entry.slice(entry.indexOf('=') + 1)]));
+		return Object.fromEntries(
+			entries.map((entry) => [entry.slice(0, entry.indexOf('=')), entry.slice(entry.indexOf('=') + 1)])
+		);
 	} catch {
 		return null;
 	}

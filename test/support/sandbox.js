@@ -4,7 +4,7 @@
  * line, so the end of a test can ask the process table whether anything is left and end exactly that, by pid.
  */
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, readdirSync, realpathSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { proc } from './fixtures.js';
@@ -91,7 +91,9 @@ export class Sandbox {
 	 */
 	all() {
 		const table = processes().filter((one) => one.pid !== process.pid && !ended(one));
-		const named = new Set(table.filter((one) => one.argv.some((word) => word.includes(this.dir))).map((one) => one.pid));
+		const named = new Set(
+			table.filter((one) => one.argv.some((word) => word.includes(this.dir))).map((one) => one.pid)
+		);
 		return table.filter((one) => named.has(one.pid) || named.has(one.ppid));
 	}
 
@@ -143,8 +145,13 @@ export class Sandbox {
 	 * @param {string} [name]
 	 */
 	async startedTimes(count, name = 'starts') {
-		await until(() => this.lines(name).length >= count, 5_000, () => `${count} starts, there were ${this.lines(name).length}`);
-		if (this.lines(name).length > count) throw new Error(`started ${this.lines(name).length} times instead of ${count}: ${this.lines(name).join(', ')}`);
+		await until(
+			() => this.lines(name).length >= count,
+			5_000,
+			() => `${count} starts, there were ${this.lines(name).length}`
+		);
+		if (this.lines(name).length > count)
+			throw new Error(`started ${this.lines(name).length} times instead of ${count}: ${this.lines(name).join(', ')}`);
 	}
 
 	/**
@@ -154,7 +161,15 @@ export class Sandbox {
 	async dump(name) {
 		const text = await until(() => textOf(this.file(name)), 10_000, `${name} is written`);
 		const seen = JSON.parse(text);
-		return { ...seen, env: Object.fromEntries(seen.env.map((/** @type {string} */ entry) => [entry.slice(0, entry.indexOf('=')), entry.slice(entry.indexOf('=') + 1)])) };
+		return {
+			...seen,
+			env: Object.fromEntries(
+				seen.env.map((/** @type {string} */ entry) => [
+					entry.slice(0, entry.indexOf('=')),
+					entry.slice(entry.indexOf('=') + 1),
+				])
+			),
+		};
 	}
 
 	/**
@@ -192,12 +207,18 @@ export class Sandbox {
 		if (rest().length > 0) {
 			complaints.push(`left running after SIGTERM:\n${this.tree()}`);
 			for (const one of rest()) signal(one, 'SIGKILL');
-			await until(() => rest().length === 0, 5_000, 'everything was killed').catch((error) => complaints.push(error.message));
+			await until(() => rest().length === 0, 5_000, 'everything was killed').catch((error) =>
+				complaints.push(error.message)
+			);
 		}
 		// The test's own children are waited for by its event loop, which needs a turn for it.
-		await until(() => zombiesOf(process.pid).length === 0, 2_000, 'no zombies of the test').catch((error) => complaints.push(error.message));
+		await until(() => zombiesOf(process.pid).length === 0, 2_000, 'no zombies of the test').catch((error) =>
+			complaints.push(error.message)
+		);
 		const documented = /^[^/]+\.pid(\.claiming|\.exit|\.reaping|\.keeper\.[\w.-]+)?$/;
-		const strange = this.files().filter((name) => !documented.test(name) && !this.expectedLeftovers.some((one) => one.test(name)));
+		const strange = this.files().filter(
+			(name) => !documented.test(name) && !this.expectedLeftovers.some((one) => one.test(name))
+		);
 		if (strange.length > 0) complaints.push(`undocumented files in pidDir: ${strange.join(' ')}`);
 		rmSync(this.dir, { recursive: true, force: true });
 		if (complaints.length > 0) throw new Error(complaints.join('\n'));

@@ -87,7 +87,8 @@ const policies = {
 		},
 	/** Only the guarded process itself may start: no launcher of any kind. */
 	'no-launcher': () => (command, args, options) => {
-		if (args.some((word) => word === 'launch')) throw Object.assign(new Error('launchers are not allowed'), { code: 'EPERM' });
+		if (args.some((word) => word === 'launch'))
+			throw Object.assign(new Error('launchers are not allowed'), { code: 'EPERM' });
 		return nodeSpawn(command, args, options);
 	},
 	nothing: () => (command) => {

@@ -13,7 +13,10 @@ import { never, until } from './until.js';
 
 test('the process table sees a process by its marker, once, and no longer after its end', async (t) => {
 	const box = sandbox(t);
-	const child = spawn(box.proc, [box.marker, `starts=${box.file('starts')}`], { stdio: 'ignore', env: { ONLY: 'this' } });
+	const child = spawn(box.proc, [box.marker, `starts=${box.file('starts')}`], {
+		stdio: 'ignore',
+		env: { ONLY: 'this' },
+	});
 	await until(() => box.lines('starts').length === 1, 5_000, 'it started');
 	const one = box.only();
 	assert.deepEqual([one.pid, one.ppid, one.argv[1]], [child.pid, process.pid, box.marker]);
@@ -31,7 +34,10 @@ test('a process that reuses nothing but the number is another process', () => {
 	const self = /** @type {import('./processes.js').Process} */ (processOf(process.pid));
 	assert.equal(alive(process.pid, self.started), true);
 	assert.equal(alive(process.pid, '1'), false);
-	assert.match(tree((one) => one.pid === process.pid), new RegExp(`^${process.pid} `));
+	assert.match(
+		tree((one) => one.pid === process.pid),
+		new RegExp(`^${process.pid} `)
+	);
 });
 
 test('zombies are seen, and a leader in state Z with living threads is none', async (t) => {
@@ -55,7 +61,17 @@ test('zombies are seen, and a leader in state Z with living threads is none', as
 
 test('the test program counts each stop signal with its sender and ends as told', async (t) => {
 	const box = sandbox(t);
-	const child = spawn(proc(), [box.marker, `signals=${box.file('signals')}`, 'term=exit:7', `starts=${box.file('starts')}`, `dump=${box.file('dump')}`], { stdio: 'ignore' });
+	const child = spawn(
+		proc(),
+		[
+			box.marker,
+			`signals=${box.file('signals')}`,
+			'term=exit:7',
+			`starts=${box.file('starts')}`,
+			`dump=${box.file('dump')}`,
+		],
+		{ stdio: 'ignore' }
+	);
 	const dump = await box.dump('dump');
 	assert.equal(dump.ppid, process.pid);
 	assert.equal(dump.cwd, process.cwd());
