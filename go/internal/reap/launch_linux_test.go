@@ -288,6 +288,19 @@ func TestInheritedHandleOfAnotherProcessIsNotTheHost(t *testing.T) {
 	p.ends()
 }
 
+func TestInheritedHandleOfAProcessThatGotTheHostsPid(t *testing.T) {
+	w := newWorld(t)
+	p := w.guarded("served", "plain")
+	o := w.options(0)
+	o.HostStarted = proc.BootID() + ":1"
+	r := spawn(t, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{w.host.handle.File()} }, append([]string{reaperPath, "run"}, flags(o)...), "PG_HOST_FD=3")
+	r.ends()
+	p.ends()
+	if !w.host.alive() {
+		t.Error("the process with the host's pid was signalled")
+	}
+}
+
 func TestLauncherKilledAtEveryStep(t *testing.T) {
 	for _, point := range []string{"launch-spawned", "launch-gate", "launch-committed"} {
 		w := newWorld(t)
