@@ -109,8 +109,11 @@ describe('calls', () => {
 		});
 		assert.deepEqual(await echo.settled, { session: true });
 		for (let n = 0; n < 600; n++) echo.send(n);
+		// An open session does not hold the event loop, so something else must.
+		const hold = setInterval(() => {}, 1000);
 		await all;
 		await call('sleep', { ms: 20 });
+		clearInterval(hold);
 		assert.deepEqual(
 			got,
 			Array.from({ length: 500 }, (_, n) => n)
