@@ -21,7 +21,7 @@ const (
 // usage is what a person sees who starts a keeper by hand. Nothing else is
 // ever written to stdio: it is the process's.
 const usage = "usage: keeper launch|keep --lock <pidDir>/<name>.pid --token <token>\n" +
-	"The keeper is started by process guard; see docs/keeper.md.\n"
+	"The keeper is started by process guard; see docs/protocol.md.\n"
 
 // Main runs one mode and returns the exit code.
 func Main(argv []string) int {

@@ -37,7 +37,7 @@ func watchGone(dir *lock.Dir, life *os.File, name string, gone func()) {
 		w.fd = fd
 	}
 	if w.fd < 0 || !w.add(fmt.Sprintf("/proc/self/fd/%d", dir.FD()), moved) && !w.add(dir.Path(), moved) {
-		go w.blind(gone)
+		go w.blind(blindLook, gone)
 		return
 	}
 	// An open handle keeps a removed directory alive and IN_DELETE_SELF with
@@ -91,8 +91,10 @@ func (w *dirWatch) lifeUnlinked() bool {
 	return unix.Fstat(int(w.life.Fd()), &st) == nil && st.Nlink == 0
 }
 
-func (w *dirWatch) blind(gone func()) {
-	for range time.NewTicker(blindLook).C {
+func (w *dirWatch) blind(every time.Duration, gone func()) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for range tick.C {
 		if w.gone() {
 			gone()
 			return

@@ -807,3 +807,93 @@ func TestStopDuringGrace(t *testing.T) {
 		t.Fatalf("exit %s, record %+v", asJSON(x), c.record())
 	}
 }
+
+// A keeper waits for the gate as long as it takes, says its last words before,
+// and still hears a stop.
+func TestTheGateIsHeldWhenTheProcessCrashes(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		t.Run(fmt.Sprint("stopped meanwhile ", stop), func(t *testing.T) {
+			c := newClaim(t, "/bin/sleep", "300")
+			r := c.start()
+			life, err := record.OpenLife(c.dir, c.spec.Name, c.spec.Token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer life.Close()
+			says := func(o record.Outcome) func() bool {
+				return func() bool {
+					l, err := record.ReadLife(life)
+					return err == nil && l.Words != nil && l.Words.Outcome == o && *l.Words.Signal == "SIGKILL"
+				}
+			}
+			g := c.gate()
+			signalPID(t, r.PID, unix.SIGKILL)
+			c.until(says(record.Restarting), "the last words")
+			if stop {
+				signalPID(t, r.Keeper, unix.SIGTERM)
+				c.until(says(record.Released), "other last words")
+			}
+			if now := c.record(); now.PID != r.PID || now.Restarts != 0 || c.exit() != nil {
+				t.Fatalf("wrote outside the gate: %+v, %+v", now, c.exit())
+			}
+			g.Unlock()
+			if !stop {
+				r = c.running(r.PID)
+				signalPID(t, r.Keeper, unix.SIGTERM)
+			}
+			if x := c.ended(r.Keeper); x.Outcome != record.Released {
+				t.Fatalf("exit %s", asJSON(x))
+			}
+		})
+	}
+}
+
+// A reaper has set the record aside: its keeper restarts nothing and leaves
+// the reaper's file alone.
+func TestAProcessThatAReaperStops(t *testing.T) {
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		c := newClaim(t, "/bin/sleep", "300")
+		r := c.start()
+		g := c.gate()
+		aside, err := record.BeginReaping(c.dir, g, c.spec.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signalPID(t, r.PID, sig)
+		g.Unlock()
+		c.gone(r.Keeper, "the keeper")
+		if x := c.exit(); x == nil || x.Outcome != record.Gone || *x.Signal != unix.SignalName(sig) || c.record() != nil {
+			t.Fatalf("exit %s, record %+v", asJSON(x), c.record())
+		}
+		if !c.dir.Exists(c.spec.Name + lock.ReapingSuffix) {
+			t.Error("the reaper's file is gone")
+		}
+		aside.Leave()
+	}
+}
+
+// Without an inotify instance (a user has 128 by default) it is looked at.
+func TestPidDirGoneWithoutInotify(t *testing.T) {
+	c := newClaim(t, "/bin/sleep", "300")
+	life, err := c.dir.CreateLife(c.spec.Name, c.spec.Token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer life.Close()
+	w := &dirWatch{dir: c.dir, life: life, name: c.spec.Name, fd: -1}
+	gone := make(chan struct{})
+	go w.blind(5*time.Millisecond, func() { close(gone) })
+	select {
+	case <-gone:
+		t.Fatal("gone while it is there")
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := os.RemoveAll(c.dir.Path()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-gone:
+	case <-time.After(patience):
+		t.Fatal("not noticed")
+	}
+}
