@@ -14,10 +14,11 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join, resolve } from 'node:path';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 
-const root = resolve(import.meta.dirname ?? dirname(new URL(import.meta.url).pathname), '..');
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const { values: options } = parseArgs({
 	options: {
 		'if-missing': { type: 'boolean', default: false },

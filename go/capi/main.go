@@ -10,7 +10,7 @@
 package main
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../binding -std=c11 -Wall -Wextra -Wno-unused-parameter
+#cgo CFLAGS: -I${SRCDIR}/../../binding -std=c11 -Wall -Wextra -Wno-unused-parameter -Werror=incompatible-pointer-types
 #include <stdlib.h>
 #include "guard.h"
 

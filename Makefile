@@ -1,0 +1,103 @@
+# Everything that a clone needs beyond Go, a C compiler and Node is fetched by the
+# targets themselves: npm packages into node_modules/, other Node versions and the
+# services of the tests into .cache/.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+NODE ?= node
+# The version that `make test` runs on, and those of `make test-matrix`.
+TEST_NODE ?= 22
+MATRIX := 20 22 24 26
+JS_TESTS = $(wildcard test/unit/*.test.js test/support/*.test.js test/e2e/*.test.js test/stress/*.test.js)
+
+GOFUMPT := mvdan.cc/gofumpt@v0.12.0
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+PLATFORMS := linux darwin windows
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+node_modules/.installed: package.json package-lock.json
+	npm install --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+.PHONY: build
+build: node_modules/.installed ## the addon, the library, the keeper and the reaper, into prebuilds/
+	@$(NODE) binding/build.mjs
+
+# The same with the fault hooks that the tests use, into prebuilds-fault/.
+.PHONY: build-fault
+build-fault: node_modules/.installed
+	@$(NODE) binding/build.mjs --tags fault
+
+.PHONY: demo
+demo: build ## the main job, live in this terminal, in under 40 s
+	@$(NODE) demo/demo.js
+
+.PHONY: test
+test: go-test js-test-$(TEST_NODE) ## all tests, JavaScript on Node 22
+
+.PHONY: test-matrix
+test-matrix: $(MATRIX:%=js-test-%) ## the JavaScript tests on Node 20, 22, 24 and 26
+
+.PHONY: go-test
+go-test: node_modules/.installed
+	go test -race -timeout 20m ./go/...
+
+# Tests and the hosts they start find this Node as bare `node`, which is what a
+# constrained spawn allows.
+.PHONY: $(MATRIX:%=js-test-%)
+$(MATRIX:%=js-test-%): js-test-%: build build-fault services
+	@node=$$($(NODE) test/support/node-versions.mjs $*); \
+	echo "JavaScript tests on Node $$($$node --version)"; \
+	PATH="$$(dirname $$node):$$PATH" $$node --test --test-reporter=spec $(JS_TESTS)
+
+# Programs that the tests guard, without their system services.
+.PHONY: services
+services:
+	@$(NODE) test/support/fetch-services.mjs
+
+.PHONY: stress
+stress: build ## the churn of 2,000 workers and a minute of signals, on every Node version
+	@for version in $(MATRIX); do \
+		node=$$($(NODE) test/support/node-versions.mjs $$version); \
+		$$node test/stress/churn.mjs --workers 2000; \
+		$$node test/stress/storm.mjs --seconds 60 --to process; \
+		$$node test/stress/storm.mjs --seconds 60 --to threads; \
+	done
+
+.PHONY: lint
+lint: lint-go lint-c lint-js ## formatting, static checks and types of Go, C and JavaScript
+
+.PHONY: lint-go
+lint-go:
+	@files=$$(go run $(GOFUMPT) -l go); [ -z "$$files" ] || { echo "gofumpt would change:"; echo "$$files"; exit 1; }
+	go vet ./go/...
+	go vet -tags fault ./go/...
+	@for platform in $(PLATFORMS); do echo "vet for $$platform"; CGO_ENABLED=0 GOOS=$$platform go vet ./go/...; done
+	go run $(STATICCHECK) ./go/...
+
+# The addon for this platform is compiled with the same warnings as errors whenever
+# it is built; the Windows loader is looked at where a compiler for it is installed.
+C_STRICT := -std=c11 -Wall -Wextra -Werror -fsyntax-only
+.PHONY: lint-c
+lint-c: node_modules/.installed build
+	@for file in test/fixtures/*.c; do $${CC:-cc} $(C_STRICT) $$file; done
+	@if command -v x86_64-w64-mingw32-gcc > /dev/null; then \
+		x86_64-w64-mingw32-gcc $(C_STRICT) -I node_modules/node-api-headers/include binding/addon.c binding/load_windows.c; \
+	fi
+
+.PHONY: lint-js
+lint-js: node_modules/.installed
+	npm run --silent lint:js
+
+.PHONY: bench-quick
+bench-quick: build ## start, restart and idle figures, p50 and max
+	@$(NODE) test/bench/quick.js
+
+.PHONY: clean
+clean: ## removes what was built; .cache/ and node_modules/ stay
+	rm -rf build prebuilds prebuilds-* types coverage
