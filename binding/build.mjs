@@ -30,6 +30,8 @@ const { values: options } = parseArgs({
 const windows = process.platform === 'win32';
 const target = `${process.platform}-${process.arch}`;
 const outputs = join(root, options.tags ? `prebuilds-${options.tags.replaceAll(',', '-')}` : 'prebuilds', target);
+// Go's own default is gcc; the library and the shim shall come from one compiler.
+const compiler = process.env.CC || (windows ? 'gcc' : 'cc');
 const library = { win32: 'libguard.dll', darwin: 'libguard.dylib' }[String(process.platform)] ?? 'libguard.so';
 const executable = (/** @type {string} */ name) => (windows ? `${name}.exe` : name);
 
@@ -47,10 +49,23 @@ function run(command, args, env = {}) {
 		env: { ...process.env, ...env },
 		stdio: ['ignore', 'inherit', 'inherit'],
 	});
-	if (error && 'code' in error && error.code === 'ENOENT') throw new BuildError(missing(command));
 	if (error) throw new BuildError(`${command} could not be started: ${error.message}`);
 	if (status !== 0)
 		throw new BuildError(`${command} ${args[0]} failed (${signal ?? `exit code ${status}`}); its messages are above`);
+}
+
+/**
+ * Both tools are looked for before anything is built: Go's own message for a missing
+ * compiler names gcc and not what to do.
+ */
+function checkTools() {
+	for (const [command, argument] of [
+		['go', 'version'],
+		[compiler.split(' ')[0], '--version'],
+	]) {
+		const { error } = spawnSync(command, [argument], { stdio: 'ignore' });
+		if (error && 'code' in error && error.code === 'ENOENT') throw new BuildError(missing(command));
+	}
 }
 
 /** @param {string} command */
@@ -137,7 +152,7 @@ function buildLibrary(out) {
 			out,
 			'./go/capi',
 		],
-		{ ...goEnv, CGO_ENABLED: '1', CGO_CFLAGS: `${process.env.CGO_CFLAGS ?? '-O2 -g'} ${quoted}` }
+		{ ...goEnv, CGO_ENABLED: '1', CC: compiler, CGO_CFLAGS: `${process.env.CGO_CFLAGS ?? '-O2 -g'} ${quoted}` }
 	);
 }
 
@@ -167,7 +182,9 @@ function buildShim(out) {
 	};
 	// A stranger's newer compiler may warn of something; that must not end an install.
 	const strict = options['if-missing'] ? [] : ['-Werror'];
-	run(process.env.CC || (windows ? 'gcc' : 'cc'), [
+	const [command, ...words] = compiler.split(' ');
+	run(command, [
+		...words,
 		'-std=c11',
 		'-D_GNU_SOURCE',
 		'-O2',
@@ -203,6 +220,7 @@ try {
 			: products
 		: products.filter(({ file, sources }) => stale(file, sources));
 	if (wanted.length > 0) {
+		checkTools();
 		mkdirSync(join(root, 'build'), { recursive: true });
 		mkdirSync(outputs, { recursive: true });
 		const scratch = mkdtempSync(join(root, 'build', 'tmp-'));
