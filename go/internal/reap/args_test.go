@@ -24,7 +24,7 @@ func TestFlagsOfRun(t *testing.T) {
 		{name: "grace that is none", args: []string{"--host-pid", "42", "--pid-dir", "/p", "--grace-ms", "-5"}, want: Options{HostPID: 42, PidDir: "/p", Grace: DefaultGrace}},
 		{name: "grace without end", args: []string{"--host-pid", "42", "--pid-dir", "/p", "--grace-ms", "Inf"}, want: Options{HostPID: 42, PidDir: "/p", Grace: DefaultGrace}},
 		{name: "unknown flags", args: append([]string{"--new", "1", "word"}, full...), want: want},
-		{name: "a flag without a value takes none", args: append([]string{"--log", "--new"}, full...), want: want},
+		{name: "a flag without a value takes none", args: append(slices.Clone(full), "--log", "--new", "1"), want: want},
 		{name: "a last flag without a value", args: append(slices.Clone(full), "--log"), want: want},
 		{name: "no host", args: []string{"--pid-dir", "/p"}, bad: true},
 		{name: "host 0", args: []string{"--host-pid", "0", "--pid-dir", "/p"}, bad: true},

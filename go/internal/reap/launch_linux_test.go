@@ -145,6 +145,35 @@ func TestLaunchedReaperIsOnItsLockAndOutOfTheHostsSession(t *testing.T) {
 	}
 }
 
+// Between the launcher's look at the host and the reaper's the host may end and
+// its pid be given to another process.
+func TestLauncherHandsItsHandleOfTheHostOn(t *testing.T) {
+	w := newWorld(t)
+	o := w.options(0)
+	w.claim(o, "mine")
+	if code := spawn(t, nil, launched(faultyPath, "mine", o), "PG_FAULT=run-begin:stop").ends(); code != 0 {
+		t.Fatalf("the launcher ended with %d", code)
+	}
+	rec := w.own()
+	h := track(t, rec.PID)
+	until(t, "the reaper's stop", func() bool {
+		state, err := h.State()
+		return err == nil && state == proc.Stopped
+	})
+	if of := number(t, "/proc/"+strconv.Itoa(rec.PID)+"/fdinfo/3", "Pid:"); of != w.host.pid() {
+		t.Errorf("descriptor 3 is of process %d", of)
+	}
+	w.host.kill(syscall.SIGKILL)
+	w.host.ends()
+	if err := h.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.logged("is gone", "] done.")
+}
+
 // The number in the test's process table, for whatever a launcher left behind.
 func reapersOf(t *testing.T, o Options) []int {
 	t.Helper()

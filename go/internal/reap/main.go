@@ -32,6 +32,7 @@ func Main(args []string) int {
 }
 
 func runMain(args []string) int {
+	faultPoint("run-begin")
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	o, err := ParseRun(args)

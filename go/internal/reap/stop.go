@@ -389,10 +389,7 @@ func over(d *lock.Dir, name, token string) bool {
 	if elsewhere(rec) {
 		return false
 	}
-	if self := proc.Self(); l.PID == self.PID && l.Started == self.Started {
-		return true // it was this reaper's, which ends
-	}
-	h, target := targetOf(rec)
+	h, target := targetOf(rec) // a stranger too when it is this reaper, which ends
 	if h != nil {
 		h.Close()
 	}
