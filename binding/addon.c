@@ -370,16 +370,14 @@ NAPI_MODULE_INIT() {
 		{"open", addon_open}, {"sync", addon_sync}, {"call", addon_call},
 		{"send", addon_send}, {"drop", addon_drop}, {"stats", addon_stats},
 	};
-	/* Two initialisations in one env happen (a cleared require cache): the second
-	 * must find what the first opened, or the first one's promises are lost. */
-	struct addon *addon = NULL;
-	if (napi_get_instance_data(env, (void **)&addon) != napi_ok || addon == NULL) {
-		addon = calloc(1, sizeof *addon);
-		if (addon == NULL || napi_set_instance_data(env, addon, free_addon, NULL) != napi_ok) {
-			free(addon);
-			napi_throw_error(env, "PG_NO_MEMORY", "guard.node: out of memory");
-			return NULL;
-		}
+	/* Two initialisations in one thread happen (a cleared require cache). Node gives
+	 * each a napi_env of its own, so each has an addon and opens for itself: nothing of
+	 * the first is overwritten. */
+	struct addon *addon = calloc(1, sizeof *addon);
+	if (addon == NULL || napi_set_instance_data(env, addon, free_addon, NULL) != napi_ok) {
+		free(addon);
+		napi_throw_error(env, "PG_NO_MEMORY", "guard.node: out of memory");
+		return NULL;
 	}
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
 		napi_value function;

@@ -30,7 +30,6 @@
 	X(napi_fatal_exception) \
 	X(napi_get_and_clear_last_exception) \
 	X(napi_get_cb_info) \
-	X(napi_get_instance_data) \
 	X(napi_get_undefined) \
 	X(napi_get_value_int64) \
 	X(napi_get_value_string_utf8) \
