@@ -80,6 +80,7 @@ type Child struct {
 	t     testing.TB
 	in    io.WriteCloser
 	lines chan string
+	quiet chan struct{} // it said its last line
 	once  sync.Once
 	dead  chan struct{}
 }
@@ -111,7 +112,7 @@ func Program(t testing.TB, argv ...string) *Child {
 // Run starts c, which ends and is collected with the test.
 func Run(t testing.TB, c *exec.Cmd) *Child {
 	t.Helper()
-	k := &Child{Cmd: c, t: t, lines: make(chan string, 1024), dead: make(chan struct{})}
+	k := &Child{Cmd: c, t: t, lines: make(chan string, 1024), quiet: make(chan struct{}), dead: make(chan struct{})}
 	in, err := c.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -132,6 +133,7 @@ func Run(t testing.TB, c *exec.Cmd) *Child {
 		t.Fatal(err)
 	}
 	go func() {
+		defer close(k.quiet)
 		defer close(k.lines)
 		lines := bufio.NewScanner(out)
 		lines.Buffer(nil, 1<<20)
@@ -175,6 +177,9 @@ func (k *Child) LineWithin(patience time.Duration) string {
 	return ""
 }
 
+// Lines is everything that the role says from now on, until it ends.
+func (k *Child) Lines() <-chan string { return k.lines }
+
 // Says waits for exactly this line.
 func (k *Child) Says(want string) {
 	k.t.Helper()
@@ -217,6 +222,12 @@ func (k *Child) Wait() {
 
 func (k *Child) collect() {
 	k.once.Do(func() {
+		// Wait closes what is still to be read. It ends with the process,
+		// unless somebody else has it too.
+		select {
+		case <-k.quiet:
+		case <-time.After(Patience):
+		}
 		_ = k.Cmd.Wait()
 		close(k.dead)
 	})
