@@ -824,6 +824,45 @@ func TestGateThatIsHeldIsReported(t *testing.T) {
 	}
 }
 
+// A look that comes when the budget is just spent still has to get in, however
+// many others are at the gate: it was refused by a gate that nobody held for
+// longer than a millisecond, and did not say whom it had waited for.
+func TestLastLookIsNotRefusedByABusyGate(t *testing.T) {
+	p := newPlace(t)
+	rec := dead(t)
+	p.kept(rec)
+	p.write(rec)
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	for range 4 {
+		busy.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					g := p.gate()
+					time.Sleep(time.Millisecond)
+					g.Unlock()
+				}
+			}
+		})
+	}
+	defer busy.Wait()
+	defer close(stop)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			_, err := Run(context.Background(), p.want(budget(1200*time.Millisecond)))
+			var r *RefusedError
+			if !errors.As(err, &r) || r.Why != WhyRestartOwed {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
 func TestReplacedDirectoryIsReported(t *testing.T) {
 	p := newPlace(t)
 	host := role.Start(t, "host")
@@ -1254,6 +1293,7 @@ func waiterRole(s *role.Stage) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	done := make(chan error)
 	go func() {
 		_, err := Run(ctx, Request{Dir: d, Hub: hub, Name: name, Version: 1, Argv: []string{"cat"}, Budget: time.Hour})
