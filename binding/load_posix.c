@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 void pg_mutex_init(pg_mutex *mutex) {
 	pthread_mutex_init(mutex, NULL);
@@ -137,6 +139,31 @@ static void pin_sigchld(void) {
 	}
 }
 
+/*
+ * Go reserves 1.6 GB of addresses when it starts, and where a limit leaves less it
+ * ends the process: "failed to reserve page summary memory", or an abort without a
+ * word. Nobody can catch that, so it is foreseen. Megabytes missing; 0 when it fits.
+ */
+static unsigned long missing_address_space(void) {
+	enum { NEEDED_MB = 1750 };
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+		return 0;
+	}
+	unsigned long pages = 0;
+	FILE *statm = fopen("/proc/self/statm", "re");
+	if (statm != NULL) {
+		if (fscanf(statm, "%lu", &pages) != 1) {
+			pages = 0;
+		}
+		(void)fclose(statm);
+	}
+	unsigned long used = pages / 256 * (unsigned long)(sysconf(_SC_PAGESIZE) / 4096);
+	unsigned long allowed = (unsigned long)(limit.rlim_cur >> 20);
+	unsigned long left = allowed > used ? allowed - used : 0;
+	return left < NEEDED_MB ? NEEDED_MB - left : 0;
+}
+
 static const struct pg_api *table_of(void *library) {
 	void *symbol = dlsym(library, PG_API_SYMBOL);
 	pg_api_getter getter;
@@ -179,6 +206,12 @@ static const struct pg_api *load_locked(struct process_state *state, const char 
 		return fail(failure, "PG_LOAD_FAILED", "%s: %s", path, strerror(reason));
 	}
 
+	unsigned long missing = missing_address_space();
+	if (missing != 0) {
+		return fail(failure, "PG_LIMIT",
+			"the limit on this process's address space (ulimit -v, RLIMIT_AS) is %lu MB too low for a Go library, which would end the process instead of failing; raise it, or limit memory by a cgroup",
+			missing);
+	}
 	if (!state->pinned) {
 		state->pinned = true;
 		pin_sigchld();

@@ -143,10 +143,10 @@ function notLoaded(file, cause) {
 			cause
 		);
 	}
-	if (code === 'PG_SECOND_COPY') return failure(code, words, cause);
+	if (code === 'PG_SECOND_COPY' || code === 'PG_LIMIT') return failure(code, words, cause);
 	return failure(
 		'PG_LOAD_FAILED',
-		`${file} could not be loaded: ${words}. It is there, so it was built for another system or is damaged, or memory is limited (ulimit -v); rebuild it with \`node binding/build.mjs --force\` in ${root}, or reinstall the package.`,
+		`${file} could not be loaded: ${words}. It is there, so it was built for another system or is damaged; rebuild it with \`node binding/build.mjs --force\` in ${root}, or reinstall the package.`,
 		cause
 	);
 }

@@ -254,6 +254,31 @@ describe('what cannot load says so', () => {
 		assert.equal(run(code), 'pong pong 1 2');
 	});
 
+	test('an address space limit under which Go would end the process', () => {
+		const code = `${importing()}
+			try { console.log(lib.sync('ping')) } catch (error) { console.log(error.code, error.message) }`;
+		for (const [megabytes, wanted] of /** @type {const} */ ([
+			[2300, /^PG_LIMIT the limit .*ulimit -v.* is \d+ MB too low for a Go library/],
+			[4500, /^pong$/],
+		])) {
+			const { status, stdout, stderr } = spawnSync(
+				'/bin/sh',
+				[
+					'-c',
+					`ulimit -v ${megabytes * 1024}; exec "$@"`,
+					'sh',
+					process.execPath,
+					'--input-type=module',
+					'--eval',
+					code,
+				],
+				{ encoding: 'utf8', env: { ...process.env, NODE_TEST_CONTEXT: undefined } }
+			);
+			assert.equal(status, 0, stderr);
+			assert.match(stdout.trim(), wanted);
+		}
+	});
+
 	test('an addon that the host forbids', () => {
 		const code = `${importing()}
 			try { lib.sync('ping') } catch (error) { console.log(error.code, error.message) }`;
