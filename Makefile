@@ -10,7 +10,6 @@ NODE ?= node
 # The version that `make test` runs on, and those of `make test-matrix`.
 TEST_NODE ?= 22
 MATRIX := 20 22 24 26
-JS_TESTS = $(wildcard test/unit/*.test.js test/support/*.test.js test/e2e/*.test.js test/stress/*.test.js)
 
 GOFUMPT := mvdan.cc/gofumpt@v0.12.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -35,25 +34,21 @@ build-fault: node_modules/.installed
 
 .PHONY: demo
 demo: build ## the main job, live in this terminal, in under 40 s
-	@$(NODE) demo/demo.js
+	@$(NODE) examples/demo/demo.js
 
 .PHONY: test
-test: go-test js-test-$(TEST_NODE) ## all tests, JavaScript on Node 22
+test: build build-fault services ## all tests, JavaScript on Node 22, with a closing count
+	@$(NODE) test/run.mjs --go --node $(call node-binary,$(TEST_NODE))
+
+.PHONY: test-full
+test-full: export PG_FULL := 1
+test-full: test ## the same with every round of the long races
 
 .PHONY: test-matrix
-test-matrix: $(MATRIX:%=js-test-%) ## the JavaScript tests on Node 20, 22, 24 and 26
+test-matrix: build build-fault services ## the JavaScript tests on Node 20, 22, 24 and 26
+	@$(NODE) test/run.mjs $(foreach version,$(MATRIX),--node $(call node-binary,$(version)))
 
-.PHONY: go-test
-go-test: node_modules/.installed
-	go test -race -timeout 20m ./go/...
-
-# Tests and the hosts they start find this Node as bare `node`, which is what a
-# constrained spawn allows.
-.PHONY: $(MATRIX:%=js-test-%)
-$(MATRIX:%=js-test-%): js-test-%: build build-fault services
-	@node=$$($(NODE) test/support/node-versions.mjs $*); \
-	echo "JavaScript tests on Node $$($$node --version)"; \
-	PATH="$$(dirname $$node):$$PATH" $$node --test --test-reporter=spec $(JS_TESTS)
+node-binary = "$$($(NODE) test/support/node-versions.mjs $(1))"
 
 # Programs that the tests guard, without their system services.
 .PHONY: services
@@ -96,7 +91,7 @@ lint-js: node_modules/.installed
 
 .PHONY: bench-quick
 bench-quick: build ## start, restart and idle figures, p50 and max
-	@$(NODE) test/bench/quick.js
+	@$(NODE) test/bench/quick.mjs
 
 .PHONY: clean
 clean: ## removes what was built; .cache/ and node_modules/ stay

@@ -22,10 +22,8 @@ const program = fileURLToPath(new URL('./host-process.js', import.meta.url));
 
 export class Host {
 	#next = 1;
-	/** @type {Map<number, { resolve: (value: any) => void, reject: (error: Error) => void }>} */
+	/** @type {Map<number, { thread: number, resolve: (value: any) => void, reject: (error: Error) => void }>} */
 	#pending = new Map();
-	/** @type {Set<number>} */
-	#ended = new Set();
 	output = '';
 	/** @type {{ code: number | null, signal: NodeJS.Signals | null } | null} */
 	exit = null;
@@ -84,12 +82,21 @@ export class Host {
 						under.length > 0 && processOf(direct)?.argv[0] === under[0] ? (childrenOf(direct)[0]?.pid ?? 0) : direct;
 					this.started = processOf(this.pid)?.started ?? '';
 					resolve();
-				} else if (message.event === 'worker-exit') this.#ended.add(message.thread);
+				} else if (message.event === 'worker-exit') this.#abandon(message.thread);
 				else if (message.event === 'error') this.output += `thread ${message.thread}: ${message.stack}\n`;
 				else this.#settle(message);
 			});
 		});
 		this.ready.catch(() => {});
+	}
+
+	/**
+	 * What an ended thread was asked stays without an answer.
+	 * @param {number} thread
+	 */
+	#abandon(thread) {
+		for (const [id, waiter] of this.#pending)
+			if (waiter.thread === thread) this.#settle({ id, error: { message: `thread ${thread} does not run any more` } });
 	}
 
 	/** @param {any} message */
@@ -119,7 +126,7 @@ export class Host {
 			return Promise.reject(new Error(`the host has ended (${this.exit.code ?? this.exit.signal})\n${this.output}`));
 		const id = this.#next++;
 		return new Promise((resolve, reject) => {
-			this.#pending.set(id, { resolve, reject });
+			this.#pending.set(id, { thread, resolve, reject });
 			this.child.send({ id, thread, op, args }, (error) => error && this.#settle({ id, error }));
 		});
 	}
