@@ -544,9 +544,13 @@ func (c *claimer) finishReaping(s *scene) (*waiting, error) {
 		return nil, err
 	}
 	h := s.reaped
-	if h == nil || h.Signal(syscall.SIGTERM) != nil {
-		_ = aside.Done()
-		return &waiting{timer: time.Millisecond}, nil
+	switch err := h.Signal(syscall.SIGTERM); {
+	case errors.Is(err, proc.ErrGone):
+		return &waiting{timer: time.Millisecond}, aside.Done()
+	case err != nil:
+		// It lives and is not ours to stop.
+		aside.Leave()
+		return nil, fmt.Errorf("finish the stop of %s: %w", c.q.Dir.Join(c.q.Name+lock.ReapingSuffix), err)
 	}
 	s.reaped = nil
 	c.notes.add("finished stopping pid %d, which a reaper that died had begun to stop", h.PID())

@@ -692,6 +692,32 @@ func TestStopOfADeadReaperWithSIGKILL(t *testing.T) {
 	p.has(name+lock.ReapingSuffix, false)
 }
 
+// The claimant's thread ends in the middle: the next one must be able to go on.
+func TestFinishingAStopIsGivenUp(t *testing.T) {
+	p := newPlace(t)
+	k := role.Start(t, "stubborn")
+	k.Says("ready")
+	p.write(named(t, k))
+	p.aside(false)
+	r := p.start(p.want())
+	k.Says("SIGTERM")
+	if held := p.ReapingHeld(name); held != proc.Yes {
+		t.Errorf("held: %s", held)
+	}
+	r.cancel()
+	if _, err := r.result(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if held := p.ReapingHeld(name); held != proc.No {
+		t.Errorf("still held by nobody: %s", held)
+	}
+	p.has(name+lock.ReapingSuffix, true)
+	r = p.start(p.want())
+	k.Says("SIGTERM")
+	k.End()
+	p.won(r.result())
+}
+
 func TestReapingOfADeadProcessIsCleared(t *testing.T) {
 	p := newPlace(t)
 	p.write(dead(t))

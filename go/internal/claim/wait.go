@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"processguard/go/internal/proc"
+	"processguard/go/internal/record"
 	"processguard/go/internal/watch"
 )
 
@@ -16,7 +17,7 @@ type waiting struct {
 	timer   time.Duration
 
 	stop    *proc.Handle // a process whose stop is being finished
-	aside   interface{ Done() error }
+	aside   *record.SetAside
 	claimer *claimer
 }
 
@@ -95,25 +96,41 @@ func (w *waiting) forChange(ctx context.Context, sub *watch.Sub, atMost time.Dur
 }
 
 // finish waits for a process that was told to stop, kills it when it does not,
-// and takes the `.reaping` file away.
+// and takes the `.reaping` file away. If it does not come to that, the file's
+// lock goes back: kept, it would say that a reaper is at work for as long as
+// this host lives.
 func (w *waiting) finish(ctx context.Context) error {
 	defer w.stop.Close()
-	patient, cancel := context.WithTimeout(ctx, stopPatience)
-	err := w.stop.Wait(patient)
-	cancel()
-	if err != nil && ctx.Err() == nil {
-		_ = w.stop.Signal(syscall.SIGKILL)
-		err = w.stop.Wait(ctx)
-	}
+	err := w.over(ctx)
 	if err != nil {
+		w.aside.Leave()
 		return err
 	}
-	g, err := w.claimer.q.Dir.Lock(ctx, w.claimer.q.Name)
+	g, err := w.claimer.gate(ctx)
 	if err != nil {
+		w.aside.Leave()
 		return err
 	}
 	defer g.Unlock()
 	return w.aside.Done()
+}
+
+func (w *waiting) over(ctx context.Context) error {
+	for _, last := range []bool{false, true} {
+		patient, cancel := context.WithTimeout(ctx, stopPatience)
+		err := w.stop.Wait(patient)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !last {
+			_ = w.stop.Signal(syscall.SIGKILL)
+		}
+	}
+	return &RefusedError{Why: WhyReaperDied, Text: fmt.Sprintf("pid %d, which a reaper that died had begun to stop, was sent SIGTERM and SIGKILL and is still there%s; not started: end that process", w.stop.PID(), state(w.stop))}
 }
 
 func (c *claimer) noteTaking(s *scene, d Decision) {
