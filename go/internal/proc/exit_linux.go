@@ -77,6 +77,10 @@ func (h *Handle) WaitExit(ctx context.Context) (Exit, bool) {
 
 // Reap collects the process if it is our own child and dead; false if it is
 // not ours, lives, or was collected before. It never blocks.
+//
+// It is for children that nobody else collects. For one of os/exec the os
+// package's Wait fails afterwards and its pidfd stays open until the garbage
+// collector comes, unless Process.Release is called.
 func (h *Handle) Reap() (Exit, bool) {
 	var info unix.Siginfo
 	err := h.with(func(fd int) error {

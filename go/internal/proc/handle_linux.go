@@ -132,21 +132,21 @@ func pidfdOpen(pid int) (int, error) {
 // checkPidfd compares a descriptor with the pid it is said to be of. A reaped
 // process reads -1 there and stays acceptable: the number was right once.
 func checkPidfd(fd, pid int) error {
+	// The kernel's own word that it is a pidfd at all: nothing else takes a
+	// signal. ESRCH is a reaped process, EPERM one of another user.
+	if err := unix.PidfdSendSignal(fd, 0, nil, 0); err == unix.EBADF || err == unix.EINVAL {
+		return fmt.Errorf("not a process handle: %w", err)
+	}
+	if !procIsOurs() {
+		return nil // the number it shows is another namespace's
+	}
 	text, err := readFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
-		// Without /proc only the kernel's own word is left: a descriptor of
-		// anything else refuses a signal.
-		if err = unix.PidfdSendSignal(fd, 0, nil, 0); err == unix.EBADF || err == unix.EINVAL {
-			return err
-		}
-		return nil
+		return err
 	}
-	named, ok := field(text, "Pid:")
-	if !ok {
-		return fmt.Errorf("not a process handle: %w", unix.EBADF)
-	}
+	named, _ := field(text, "Pid:")
 	if n, err := strconv.Atoi(named); err != nil || n != pid && n != -1 {
-		return fmt.Errorf("it is a handle of process %s", named)
+		return fmt.Errorf("it is a handle of process %q: %w", named, unix.EBADF)
 	}
 	return nil
 }
@@ -164,6 +164,12 @@ func (h *Handle) Close() error {
 	h.fd = -1
 	h.mu.Unlock()
 	return h.file.Close()
+}
+
+func (h *Handle) isClosed() bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.fd < 0
 }
 
 // with runs use with the descriptor held open.
@@ -238,7 +244,11 @@ func (h *Handle) Reaped(ctx context.Context) error {
 	if err != nil || gone {
 		return err
 	}
-	if !hangsUp() {
+	hangsUp := false
+	if err := h.with(func(fd int) error { hangsUp = onPidfs(fd); return nil }); err != nil {
+		return err
+	}
+	if !hangsUp {
 		return h.reapedByAsking(ctx)
 	}
 	return h.await(ctx, &h.reaped, unix.POLLHUP)
@@ -252,19 +262,6 @@ func (h *Handle) isReaped() (bool, error) {
 		return err
 	})
 	return gone, err
-}
-
-// reapedNow is right on every kernel: a signal reaches a zombie, and finds
-// nobody once it was reaped. EPERM means that somebody is there.
-func reapedNow(fd int) (bool, error) {
-	switch err := unix.PidfdSendSignal(fd, 0, nil, 0); err {
-	case nil, unix.EPERM:
-		return false, nil
-	case unix.ESRCH:
-		return true, nil
-	default:
-		return false, err
-	}
 }
 
 // reapedByAsking serves kernels before 6.9, which report the death and stay
@@ -327,7 +324,8 @@ func (h *Handle) watch(e *event, wanted int16) {
 		return err != nil || events&wanted != 0
 	})
 	switch {
-	case rerr != nil && errors.Is(rerr, os.ErrClosed):
+	case rerr != nil && h.isClosed():
+		// RawConn's own error for this is internal to Go's poller.
 		e.err = os.ErrClosed
 	case rerr != nil:
 		e.err = fmt.Errorf("wait for process %d: %w", h.pid, rerr)
@@ -377,7 +375,7 @@ func (h *Handle) ID() (ID, error) {
 		}
 		return id, nil // hidden from us: the inode is all there is, and not kept
 	}
-	id.Started = startedAt(s.started)
+	id.Started = startedHere(s.started)
 	h.mu.Lock()
 	h.id = &id
 	h.mu.Unlock()

@@ -137,22 +137,47 @@ type Want struct {
 	KeeperArgv []string
 }
 
-var self = sync.OnceValue(func() ID {
-	id := ID{PID: os.Getpid(), NS: NS()}
-	h, err := Open(id.PID)
-	if err != nil {
-		return id
+// once caches an answer that cannot change, but no failure to get one: a
+// process that is short of descriptors at its first question would otherwise
+// not know itself for the rest of its life.
+type once[T any] struct {
+	mu    sync.Mutex
+	known bool
+	value T
+}
+
+func (o *once[T]) get(read func() (T, bool)) T {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.known {
+		return o.value
 	}
-	defer h.Close()
-	if known, err := h.ID(); err == nil {
-		return known
+	value, ok := read()
+	if ok {
+		o.value, o.known = value, true
 	}
-	return id
-})
+	return value
+}
+
+var self once[ID]
 
 // Self is the identity of the calling process. What could not be read of it
 // stays empty.
-func Self() ID { return self() }
+func Self() ID {
+	return self.get(func() (ID, bool) {
+		id := ID{PID: os.Getpid(), NS: NS()}
+		h, err := Open(id.PID)
+		if err != nil {
+			return id, false
+		}
+		defer h.Close()
+		known, err := h.ID()
+		if err != nil {
+			return id, false
+		}
+		return known, known.Started != ""
+	})
+}
 
 // Identify opens pid and compares it with w. The handle comes back whenever
 // there is one, so that a signal can go to exactly the process judged; the

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,20 +96,22 @@ var procIsOurs = sync.OnceValue(func() bool {
 	return err == nil && target == strconv.Itoa(os.Getpid())
 })
 
-// BootID is the kernel's random name for this boot, "" when it hides it.
-func BootID() string { return bootID() }
+var bootID once[string]
 
-var bootID = sync.OnceValue(func() string {
-	text, err := readFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	id := string(bytes.TrimSpace(text))
-	if strings.ContainsAny(id, ": \n") {
-		return "" // it is written before a colon
-	}
-	return id
-})
+// BootID is the kernel's random name for this boot, "" when it hides it.
+func BootID() string {
+	return bootID.get(func() (string, bool) {
+		text, err := readFile("/proc/sys/kernel/random/boot_id")
+		if err != nil {
+			return "", false
+		}
+		id := string(bytes.TrimSpace(text))
+		if strings.ContainsAny(id, ": \n") {
+			return "", false // it is written before a colon
+		}
+		return id, id != ""
+	})
+}
 
 // NS is the inode of our pid namespace, 0 when unknown.
 func NS() uint64 { return pidNS() }
@@ -121,27 +124,43 @@ var pidNS = sync.OnceValue(func() uint64 {
 	return st.Ino
 })
 
+type offset struct {
+	time.Duration
+	ok bool
+}
+
+var timeNS once[offset]
+
 // bootOffset is what our time namespace adds to the time since boot. Start
 // times and ages cross namespaces in records, so it is taken out of both.
 // false means that the offset is not known.
-var bootOffset = sync.OnceValues(func() (time.Duration, bool) {
+func bootOffset() (time.Duration, bool) {
+	o := timeNS.get(func() (offset, bool) {
+		o := readBootOffset()
+		return o, o.ok
+	})
+	return o.Duration, o.ok
+}
+
+func readBootOffset() offset {
 	text, err := readFile("/proc/self/timens_offsets")
 	if errors.Is(err, unix.ENOENT) {
 		// No time namespaces before Linux 5.6. A missing /proc is no proof
 		// of that, but nothing is read from it then either.
-		return 0, true
+		return offset{ok: true}
 	}
 	if err != nil {
-		return 0, false
+		return offset{}
 	}
 	// The file shows the namespace of our *future* children. The two differ
 	// only in a process that called unshare and did not fork or exec since.
 	var mine, children unix.Stat_t
 	if unix.Stat("/proc/self/ns/time", &mine) != nil || unix.Stat("/proc/self/ns/time_for_children", &children) != nil || mine.Ino != children.Ino {
-		return 0, false
+		return offset{}
 	}
-	return parseBootOffset(text)
-})
+	d, ok := parseBootOffset(text)
+	return offset{d, ok}
+}
 
 // parseBootOffset reads "boottime <seconds> <nanoseconds>".
 func parseBootOffset(text []byte) (time.Duration, bool) {
@@ -169,12 +188,19 @@ const tick = 10 * time.Millisecond
 // startedAt is "" when the offset of our time namespace is no whole number of
 // ticks: the kernel rounds after it adds the offset, and a start time that is
 // one tick off would make the same process another one.
-func startedAt(ticks uint64) string {
-	offset, ok := bootOffset()
-	if !ok || offset%tick != 0 || BootID() == "" {
+func startedAt(boot string, ticks uint64, offset time.Duration) string {
+	if boot == "" || offset%tick != 0 {
 		return ""
 	}
-	return BootID() + ":" + strconv.FormatInt(int64(ticks)-int64(offset/tick), 10)
+	return boot + ":" + strconv.FormatInt(int64(ticks)-int64(offset/tick), 10)
+}
+
+func startedHere(ticks uint64) string {
+	offset, ok := bootOffset()
+	if !ok {
+		return ""
+	}
+	return startedAt(BootID(), ticks, offset)
 }
 
 // BootMillis is the time since boot, suspend included, without the offset of
@@ -188,26 +214,31 @@ func BootMillis() int64 {
 	return (time.Duration(now.Nano()) - offset).Milliseconds()
 }
 
+var pidfs atomic.Int32 // 0 not asked yet, 1 yes, 2 no
+
 // onPidfs tells whether a pidfd lives on pidfs (Linux 6.9). It has an inode
 // of its own per process then, never used again within a boot; before that
 // all pidfds share one anonymous inode. It also reports the reaping.
-var onPidfs = sync.OnceValue(func() bool {
-	fd, err := pidfdOpen(os.Getpid())
-	if err != nil {
+func onPidfs(fd int) bool {
+	if known := pidfs.Load(); known != 0 {
+		return known == 1
+	}
+	var st unix.Statfs_t
+	if unix.Fstatfs(fd, &st) != nil {
 		return false
 	}
-	defer unix.Close(fd)
-	var st unix.Statfs_t
-	return unix.Fstatfs(fd, &st) == nil && int64(st.Type) == unix.PID_FS_MAGIC
-})
-
-// hangsUp tells whether POLLHUP is reported for the reaping.
-func hangsUp() bool { return onPidfs() }
+	if int64(st.Type) != unix.PID_FS_MAGIC {
+		pidfs.Store(2)
+		return false
+	}
+	pidfs.Store(1)
+	return true
+}
 
 // inodeOf is the pidfs inode. On 32-bit systems the kernel cuts it down to 32
 // bits, and it may come again.
 func inodeOf(fd int) uint64 {
-	if strconv.IntSize < 64 || !onPidfs() {
+	if strconv.IntSize < 64 || !onPidfs(fd) {
 		return 0
 	}
 	var st unix.Stat_t
@@ -215,6 +246,30 @@ func inodeOf(fd int) uint64 {
 		return 0
 	}
 	return st.Ino
+}
+
+// reapedNow tells whether the process left the zombies too, which is when its
+// pid may be given to another.
+func reapedNow(fd int) (bool, error) {
+	if onPidfs(fd) {
+		events, err := pollNow(fd)
+		return events&unix.POLLHUP != 0, err
+	}
+	return reapedBySignal(fd)
+}
+
+// reapedBySignal serves kernels before 6.9, where a poll reads the same
+// before and after the reaping: a signal reaches a zombie, and finds nobody
+// once it was reaped. EPERM means that somebody is there.
+func reapedBySignal(fd int) (bool, error) {
+	switch err := unix.PidfdSendSignal(fd, 0, nil, 0); err {
+	case nil, unix.EPERM:
+		return false, nil
+	case unix.ESRCH:
+		return true, nil
+	default:
+		return false, err
+	}
 }
 
 // mayReadExit tells an exit code of 0 from one that the kernel hides. It asks
