@@ -91,7 +91,8 @@ test('two signals to the keeper while the process takes its time are both passed
 
 test('exit code 0 is a shutdown', async (t) => {
 	const box = sandbox(t);
-	const host = await started(box, ['end=300:exit:0'], { restart: { baseMs: 10 } });
+	const host = await started(box, ['term=exit:0'], { restart: { baseMs: 10 } });
+	process.kill(box.only().pid, 'SIGTERM');
 	await assertStopped(box, host, { code: 0 });
 });
 
