@@ -140,10 +140,10 @@ func (c *claimer) pass(ctx context.Context) (Result, *waiting, error) {
 	}
 	defer g.Unlock()
 	s, err := c.look()
+	defer s.close()
 	if err != nil {
 		return Result{}, nil, err
 	}
-	defer s.close()
 	d := Decide(s.facts)
 	switch d.Action {
 	case Wait:
@@ -223,6 +223,7 @@ func (s *scene) close() {
 	}
 }
 
+// look reads the facts. The scene is never nil.
 func (c *claimer) look() (*scene, error) {
 	s := &scene{facts: Facts{StopOrphans: c.q.StopOrphans, AfterTaken: c.q.AfterTaken, Spent: c.spent(), LongSpent: c.longSpent()}}
 	rec, err := record.Read(c.q.Dir, c.q.Name)
@@ -230,17 +231,16 @@ func (c *claimer) look() (*scene, error) {
 		s.facts.Found = Foreign
 		c.notes.add("%v", s.foreign)
 		c.lookForOlder(s, "")
-		return s, nil
+		return s, c.lookAtReaping(s)
 	}
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	s.rec = rec
 	if rec == nil {
 		s.facts.Found = Absent
-		c.lookAtReaping(s)
 		c.lookForOlder(s, "")
-		return s, nil
+		return s, c.lookAtReaping(s)
 	}
 	if !rec.Ours() {
 		s.facts.Found = Bare
@@ -251,9 +251,9 @@ func (c *claimer) look() (*scene, error) {
 			}
 		}
 		c.lookForOlder(s, "")
-		return s, nil
+		return s, c.lookAtReaping(s)
 	}
-	s.facts.OtherNS = rec.NS != 0 && proc.NS() != 0 && rec.NS != proc.NS() && !otherBoot(rec)
+	s.facts.OtherNS = otherNS(rec)
 	s.facts.Life = c.q.Dir.LifeHeld(c.q.Name, rec.Token)
 	s.facts.SameConfig = rec.Version == c.q.Version && record.SameArgv(rec.Argv, c.q.Argv)
 	s.facts.Starting = rec.Starting
@@ -281,6 +281,11 @@ func otherBoot(rec *record.Record) bool {
 	}
 	now := proc.BootID()
 	return boot != "" && now != "" && boot != now
+}
+
+// otherNS says whether the pids in the record are another namespace's.
+func otherNS(rec *record.Record) bool {
+	return rec.NS != 0 && proc.NS() != 0 && rec.NS != proc.NS() && !otherBoot(rec)
 }
 
 // openProcess opens the recorded process and says what it is. The caller
@@ -360,20 +365,42 @@ func (c *claimer) lookAtClaim(s *scene) {
 	}
 }
 
-func (c *claimer) lookAtReaping(s *scene) {
+// lookAtReaping reads what a reaper set aside. It is asked for whenever the
+// record is nobody's: a process that is being stopped still runs.
+func (c *claimer) lookAtReaping(s *scene) error {
 	rec, err := record.ReadReaping(c.q.Dir, c.q.Name)
-	if err != nil || !rec.Ours() {
-		return
+	var foreign *record.ForeignError
+	if errors.As(err, &foreign) {
+		c.notes.add("%v", foreign)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !rec.Ours() {
+		return nil
+	}
+	s.reaping = rec
+	reaper := c.q.Dir.ReapingHeld(c.q.Name)
+	if otherNS(rec) {
+		// Its pid means nothing here; the lock does.
+		if reaper != proc.No {
+			s.facts.Reaping = ReaperAtWork
+		}
+		return nil
 	}
 	h, p := openProcess(rec)
-	s.reaping, s.reaped = rec, h
-	if p == Dead || p == Stranger {
-		return
-	}
-	s.facts.Reaping = ReaperAtWork
-	if c.q.Dir.ReapingHeld(c.q.Name) == proc.No {
+	s.reaped = h
+	switch {
+	case p == Dead || p == Stranger:
+	case p == Hidden:
+		s.facts.Reaping = ReapingHidden
+	case reaper == proc.No:
 		s.facts.Reaping = ReaperDied
+	default:
+		s.facts.Reaping = ReaperAtWork
 	}
+	return nil
 }
 
 // generation is a process found through its life file rather than its record.
@@ -469,7 +496,7 @@ func (c *claimer) take(g *lock.Gate, s *scene, d Decision) (*Won, error) {
 	live.Store(won.Token, true)
 	// Nobody reads an earlier generation's last word as ours.
 	_ = record.RemoveExit(c.q.Dir, c.q.Name)
-	if s.facts.Found == Absent && s.reaping != nil {
+	if s.reaping != nil {
 		_ = c.q.Dir.Remove(c.q.Name + lock.ReapingSuffix)
 	}
 	return won, nil

@@ -718,12 +718,57 @@ func TestFinishingAStopIsGivenUp(t *testing.T) {
 	p.won(r.result())
 }
 
+// What cannot be identified is neither signalled nor started beside.
+func TestReapingOfAHiddenProcess(t *testing.T) {
+	if !hiddenPID(2) {
+		t.Skip("pid 2 is no kernel thread here")
+	}
+	for _, reaperLives := range []bool{true, false} {
+		p := newPlace(t)
+		rec := dead(t)
+		rec.PID, rec.Started, rec.Inode = 2, "", 0
+		p.write(rec)
+		p.aside(reaperLives)
+		r := p.start(p.want(budget(400 * time.Millisecond)))
+		r.waits()
+		res, err := r.result()
+		p.refused(res, err, WhyReapingHidden, "pid 2")
+		p.has(name+lock.ReapingSuffix, true)
+		p.has(name+lock.RecordSuffix, false)
+	}
+}
+
 func TestReapingOfADeadProcessIsCleared(t *testing.T) {
 	p := newPlace(t)
 	p.write(dead(t))
 	p.aside(false)
 	p.won(p.run(p.want()))
 	p.has(name+lock.ReapingSuffix, false)
+}
+
+// Another container's reaper is seen by its lock only.
+func TestReapingInAnotherNamespace(t *testing.T) {
+	p := newPlace(t)
+	k := cat(t)
+	rec := named(t, k)
+	rec.NS++
+	p.write(rec)
+	reaper := p.aside(true)
+	r := p.start(p.want())
+	r.waits()
+	reaper.Kill()
+	p.won(r.result())
+	alive(t, k, true)
+	p.has(name+lock.ReapingSuffix, false)
+}
+
+func TestReapingThatCannotBeReadIsNoPermission(t *testing.T) {
+	p := newPlace(t)
+	must(t, unix.Mkfifo(p.Join(name+lock.ReapingSuffix), 0o600))
+	if res, err := p.run(p.want()); err == nil || !strings.Contains(err.Error(), p.Join(name+lock.ReapingSuffix)) {
+		t.Errorf("%s %v", outcome(res), err)
+	}
+	p.has(name+lock.RecordSuffix, false)
 }
 
 func TestReapingOfAnotherUserIsIgnored(t *testing.T) {
@@ -735,6 +780,20 @@ func TestReapingOfAnotherUserIsIgnored(t *testing.T) {
 	must(t, os.Chown(p.Join(name+lock.ReapingSuffix), 4242, -1))
 	p.won(p.run(p.want()))
 	alive(t, k, true)
+}
+
+// A record that is nobody's must not hide that a process is being stopped.
+func TestReapingUnderARecordThatIsNotOurs(t *testing.T) {
+	p := newPlace(t)
+	k := cat(t)
+	p.write(named(t, k))
+	p.aside(true)
+	must(t, os.WriteFile(p.Join(name+lock.RecordSuffix), []byte(strconv.Itoa(dead(t).PID)), 0o600))
+	r := p.start(p.want())
+	r.waits()
+	k.Kill()
+	p.won(r.result())
+	p.has(name+lock.ReapingSuffix, false)
 }
 
 // Other namespaces.

@@ -42,9 +42,10 @@ type Reaping uint8
 
 // States of a reaping that was begun.
 const (
-	NotReaping   Reaping = iota // no file, or its process is over
-	ReaperAtWork                // its process is alive and so is its reaper
-	ReaperDied                  // its process is alive and its reaper is not
+	NotReaping    Reaping = iota // no file, or its process is over
+	ReaperAtWork                 // its process is alive and so is its reaper
+	ReaperDied                   // its process is alive and its reaper is not
+	ReapingHidden                // its process cannot be identified
 )
 
 // Process is what became of the process a record names.
@@ -75,7 +76,7 @@ const (
 // Facts are everything a decision depends on, read under one gate hold.
 type Facts struct {
 	Found       Found
-	Reaping     Reaping
+	Reaping     Reaping     // Absent, Foreign, Bare
 	OtherNS     bool        // written in another pid namespace
 	Life        proc.Answer // the record's generation has a launcher or keeper
 	Host        proc.Answer // Claimed: the claimant's host is alive, by start identity
@@ -98,6 +99,7 @@ type Why string
 const (
 	WhyReaperAtWork  Why = "a reaper is stopping the process"
 	WhyReaperDied    Why = "a reaper died while stopping the process"
+	WhyReapingHidden Why = "the process that was to be stopped cannot be identified"
 	WhyAbsent        Why = "no record"
 	WhyForeign       Why = "the record is another user's"
 	WhyOtherNS       Why = "the record is of another pid namespace"
@@ -128,11 +130,14 @@ type Decision struct {
 // takes looks for an older generation of our own configuration first: after
 // v1, v2, v1 the third start would otherwise be a second v1.
 func Decide(f Facts) Decision {
+	nobodys := f.Found == Absent || f.Found == Foreign || f.Found == Bare
 	switch {
-	case f.Found == Absent && f.Reaping == ReaperAtWork:
+	case nobodys && f.Reaping == ReaperAtWork:
 		return waitFor(f.Spent, WhyReaperAtWork)
-	case f.Found == Absent && f.Reaping == ReaperDied:
+	case nobodys && f.Reaping == ReaperDied:
 		return Decision{FinishReaping, WhyReaperDied}
+	case nobodys && f.Reaping == ReapingHidden:
+		return waitFor(f.Spent, WhyReapingHidden)
 	case f.Found == Absent:
 		return taking(f, Take, WhyAbsent)
 	case f.Found == Foreign:

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"processguard/go/internal/lock"
 	"processguard/go/internal/proc"
 	"processguard/go/internal/record"
 	"processguard/go/internal/watch"
@@ -53,7 +54,7 @@ func (s *scene) waiting(d Decision, c *claimer) *waiting {
 		if !keep(&s.keeper) {
 			w.timer = relook
 		}
-	case WhyReaperAtWork:
+	case WhyReaperAtWork, WhyReapingHidden:
 		keep(&s.reaped)
 		w.timer = relook // a reaper's lock is released without an event
 	case WhyHidden, WhyOlderUnknown:
@@ -179,6 +180,8 @@ func (c *claimer) refusal(d Decision, s *scene) error {
 	switch d.Why {
 	case WhyReaperAtWork:
 		text = fmt.Sprintf("a reaper is still stopping pid %d of %s; not started: wait for it or end that process", s.reaping.PID, path)
+	case WhyReapingHidden:
+		text = fmt.Sprintf("pid %d, which a reaper had begun to stop, could not be identified inside the claim budget of %d ms; not started and not signalled: give this process the right to read /proc/%d, or end that process and remove %s", s.reaping.PID, c.q.Budget.Milliseconds(), s.reaping.PID, c.q.Dir.Join(c.q.Name+lock.ReapingSuffix))
 	case WhyHidden:
 		text = fmt.Sprintf("pid %d in %s could not be identified inside the claim budget of %d ms; not started and not signalled: give this process the right to read /proc/%d, or end that process and remove the file", s.rec.PID, path, c.q.Budget.Milliseconds(), s.rec.PID)
 	case WhyOlderUnknown:
