@@ -61,6 +61,11 @@ func init() {
 		if !errors.Is(err, unix.EPERM) || errors.Is(err, ErrGone) {
 			return fmt.Errorf("signal: %w", err)
 		}
+		for _, ask := range []func(int) (bool, error){reapedNow, reapedBySignal} {
+			if gone, err := ask(h.fd); gone || err != nil {
+				return fmt.Errorf("reaped %v, %w", gone, err)
+			}
+		}
 		if v := h.Identify(want); v != Match || h.Alive() != Yes {
 			return fmt.Errorf("%v, alive %v", v, h.Alive())
 		}
