@@ -444,7 +444,7 @@ func (c *claimer) lookForOlder(s *scene, own string) {
 			}
 			continue
 		}
-		v, h := identifyLife(l)
+		v, h := identifyLife(l, held)
 		ours := l.Version == c.q.Version && l.ArgvHash == want
 		switch {
 		case v == proc.Match && ours:
@@ -462,11 +462,17 @@ func (c *claimer) lookForOlder(s *scene, own string) {
 	}
 }
 
-func identifyLife(l record.Life) (proc.Verdict, *proc.Handle) {
+func identifyLife(l record.Life, held proc.Answer) (proc.Verdict, *proc.Handle) {
 	if boot, _, _ := strings.Cut(l.Started, ":"); boot != "" && proc.BootID() != "" && boot != proc.BootID() {
 		return proc.Differs, nil
 	}
 	if l.NS != 0 && proc.NS() != 0 && l.NS != proc.NS() {
+		if held == proc.No {
+			// As with a record of another namespace, only its keeper could be
+			// seen. A container that was killed and started again once too
+			// often found what the last but one had left and never started.
+			return proc.Differs, nil
+		}
 		return proc.Unknown, nil
 	}
 	return proc.Identify(l.PID, proc.Want{Started: l.Started, Inode: l.Inode, Argv: l.Argv, Keeper: l.Keeper, KeeperArgv: l.KeeperArgv})

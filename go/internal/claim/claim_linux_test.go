@@ -828,6 +828,39 @@ func TestOtherNamespaceWithoutKeeper(t *testing.T) {
 	alive(t, k, true)
 }
 
+// A container is killed and started again, and again: each time it has another
+// namespace, and what the former ones left must not keep it from starting.
+func TestContainerStartedAgainAndAgain(t *testing.T) {
+	p := newPlace(t)
+	for i := range 3 {
+		k := cat(t)
+		rec := named(t, k)
+		rec.NS += uint64(i) + 1
+		keeper := role.Start(t, "keeper", p.Path(), rec.Token, strconv.Itoa(k.PID()), "1", "cat")
+		keeper.Says("keeps")
+		f, err := record.OpenLife(p.Dir, name, rec.Token)
+		must(t, err)
+		l, err := record.ReadLife(f)
+		must(t, err)
+		must(t, f.Close())
+		l.NS = rec.NS
+		f, err = p.Open(lock.LifeName(name, rec.Token), os.O_RDWR, 0)
+		must(t, err)
+		must(t, record.WriteLife(f, l))
+		must(t, f.Close())
+		rec.Keeper, rec.KeeperArgv = keeper.PID(), keeper.Args
+		p.write(rec)
+		keeper.Kill()
+		k.Kill()
+		p.won(p.run(p.want(budget(time.Second))))
+	}
+	lives, err := p.Names(lock.LifePrefix(name))
+	must(t, err)
+	if len(lives) > 1 {
+		t.Errorf("%q are left", lives)
+	}
+}
+
 // claimerRole claims once and says what came of it.
 func claimerRole(s *role.Stage) {
 	a := s.Args()
