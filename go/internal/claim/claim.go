@@ -419,48 +419,75 @@ func (c *claimer) lookForOlder(s *scene, own string) {
 		s.facts.Older = OlderUnknown
 		return
 	}
-	want := record.HashArgv(c.q.Argv)
 	for _, file := range files {
 		token := lock.LifeToken(c.q.Name, file)
 		if token == "" || token == own || s.facts.Older == OlderLives {
 			continue
 		}
-		f, err := record.OpenLife(c.q.Dir, c.q.Name, token)
-		if err != nil {
-			continue
-		}
-		if uid, err := lock.Owner(f); err != nil || uid != 0 && uid != os.Geteuid() {
-			f.Close()
-			continue
-		}
-		held := lock.LockHeld(f)
-		l, err := record.ReadLife(f)
-		f.Close()
-		if err != nil || l.PID <= 0 {
-			// Nothing ran under it yet. Held: a launcher whose claim was taken;
-			// it finds that out by itself. Free: left by a launcher that died.
-			if held == proc.No {
-				_ = c.q.Dir.Remove(file)
-			}
-			continue
-		}
-		v, h := identifyLife(l, held)
-		ours := l.Version == c.q.Version && l.ArgvHash == want
-		switch {
-		case v == proc.Match && ours:
-			s.facts.Older = OlderLives
-			s.older = &generation{token: token, life: l, handle: h}
-			h = nil
-		case v == proc.Unknown && ours:
-			s.facts.Older = OlderUnknown
-		case v == proc.Differs && held == proc.No:
-			_ = c.q.Dir.Remove(file)
-		}
-		if h != nil {
-			h.Close()
+		switch older, g := c.lookAtLife(file, token); {
+		case older == OlderLives:
+			s.facts.Older, s.older = older, g
+		case older == OlderUnknown:
+			s.facts.Older = older
 		}
 	}
 }
+
+// openLife is a variable because no test can make a file that root may not read.
+var openLife = record.OpenLife
+
+// lookAtLife says whether a life file is of a generation of our configuration
+// that runs.
+func (c *claimer) lookAtLife(file, token string) (Older, *generation) {
+	f, err := openLife(c.q.Dir, c.q.Name, token)
+	if errors.Is(err, fs.ErrNotExist) {
+		return NoOlder, nil
+	}
+	if err != nil {
+		// Too many open files, a broken disk: it may be ours. What is no file,
+		// or another user's, is not.
+		if uid, regular, err := c.q.Dir.Stat(file); err == nil && (!regular || foreign(uid)) {
+			return NoOlder, nil
+		}
+		return OlderUnknown, nil
+	}
+	defer f.Close()
+	if uid, err := lock.Owner(f); err != nil || foreign(uid) {
+		return NoOlder, nil
+	}
+	held := lock.LockHeld(f)
+	l, err := record.ReadLife(f)
+	switch {
+	case err != nil && !errors.Is(err, record.ErrEmpty) && held != proc.No:
+		return OlderUnknown, nil // its keeper is writing
+	case err != nil || l.PID <= 0:
+		// Nothing ran under it yet. Held: a launcher whose claim was taken; it
+		// finds that out by itself. Free: left by a launcher that died, or what
+		// a crash of the machine made of a file.
+		if held == proc.No {
+			_ = c.q.Dir.Remove(file)
+		}
+		return NoOlder, nil
+	}
+	v, h := identifyLife(l, held)
+	ours := l.Version == c.q.Version && l.ArgvHash == record.HashArgv(c.q.Argv)
+	if v == proc.Match && ours {
+		return OlderLives, &generation{token: token, life: l, handle: h}
+	}
+	if h != nil {
+		h.Close()
+	}
+	switch {
+	case v == proc.Unknown && ours:
+		return OlderUnknown, nil
+	case v == proc.Differs && held == proc.No:
+		_ = c.q.Dir.Remove(file)
+	}
+	return NoOlder, nil
+}
+
+// foreign says whether a file is neither ours nor root's.
+func foreign(uid int) bool { return uid != 0 && uid != os.Geteuid() }
 
 func identifyLife(l record.Life, held proc.Answer) (proc.Verdict, *proc.Handle) {
 	if boot, _, _ := strings.Cut(l.Started, ":"); boot != "" && proc.BootID() != "" && boot != proc.BootID() {

@@ -1100,6 +1100,50 @@ func fullRole(s *role.Stage) {
 	_ = k.Wait()
 }
 
+// A slot that is being written while it is read may be anybody's.
+func TestTornLifeFileOfALiveKeeper(t *testing.T) {
+	p := newPlace(t)
+	f, err := p.CreateLife(name, "1.0.1.0123456789abcdef")
+	must(t, err)
+	defer f.Close()
+	_, err = f.WriteAt([]byte("process-guard-life-1 00000000 20\n{"), 0)
+	must(t, err)
+	r := p.start(p.want())
+	r.waits()
+	must(t, record.WriteLife(f, record.Life{}))
+	p.won(r.result())
+}
+
+func TestLifeFileThatCannotBeRead(t *testing.T) {
+	rootOnly(t)
+	p := newPlace(t)
+	k := cat(t)
+	v1 := p.write(named(t, k))
+	p.won(p.run(p.want(version(2))))
+	// Root reads everything; too many open files refuse root as well.
+	file := lock.LifeName(name, v1.Token)
+	c := &claimer{q: p.want(), began: time.Now(), notes: &notes{}, seen: map[string]time.Time{}}
+	openLife = func(d *lock.Dir, n, token string) (*os.File, error) {
+		return nil, fmt.Errorf("open %s: %w", d.Join(lock.LifeName(n, token)), unix.EMFILE)
+	}
+	defer func() { openLife = record.OpenLife }()
+	s := &scene{}
+	c.lookForOlder(s, "")
+	if s.facts.Older != OlderUnknown {
+		t.Errorf("%d", s.facts.Older)
+	}
+	p.has(file, true)
+	// What is no file of ours cannot be a generation of ours.
+	must(t, os.Remove(p.Join(file)))
+	must(t, os.Symlink("/etc/passwd", p.Join(file)))
+	s = &scene{}
+	c.lookForOlder(s, "")
+	if s.facts.Older != NoOlder {
+		t.Errorf("%d", s.facts.Older)
+	}
+	p.has(file, true)
+}
+
 // Beside "agent" a process is called "agent.pid.keeper.b".
 func TestNeighbourWhoseNameLooksLikeALifeFile(t *testing.T) {
 	p := newPlace(t)

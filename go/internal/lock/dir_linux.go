@@ -125,6 +125,15 @@ func Owner(f *os.File) (int, error) {
 	return int(st.Uid), nil
 }
 
+// Stat says who owns an entry that could not be opened, and whether it is a file.
+func (d *Dir) Stat(name string) (uid int, regular bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(d.FD(), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return -1, false, fmt.Errorf("stat %s: %w", d.Join(name), err)
+	}
+	return int(st.Uid), st.Mode&unix.S_IFMT == unix.S_IFREG, nil
+}
+
 // Rename replaces one name of the directory by another, atomically.
 func (d *Dir) Rename(from, to string) error {
 	if err := unix.Renameat(d.FD(), from, d.FD(), to); err != nil {

@@ -49,6 +49,9 @@ func (d *Dir) Open(string, int, os.FileMode) (*os.File, error) { return nil, err
 // Owner is the uid that owns f.
 func Owner(*os.File) (int, error) { return -1, errPlatform }
 
+// Stat says who owns an entry, and whether it is a file.
+func (d *Dir) Stat(string) (uid int, regular bool, err error) { return -1, false, errPlatform }
+
 // Rename replaces one name of the directory by another, atomically.
 func (d *Dir) Rename(string, string) error { return errPlatform }
 
