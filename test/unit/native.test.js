@@ -434,6 +434,25 @@ describe('the host keeps', () => {
 		assert.deepEqual(await exited, [9, null]);
 	});
 
+	test('its process.exit while other threads wait for Go', () => {
+		const worker = `import(${JSON.stringify(native)}).then(async ({ call }) => {
+			for (let n = 0; n < 5; n++) call('sleep', { ms: 60000 });
+			await call('ping');
+			(await import('node:worker_threads')).parentPort.postMessage('waiting');
+		});`;
+		const code = `${importing()}
+			import { Worker } from 'node:worker_threads';
+			import { once } from 'node:events';
+			for (let n = 0; n < 5; n++) lib.call('sleep', { ms: 60000 });
+			const worker = new Worker(new URL('data:text/javascript,' + encodeURIComponent(${JSON.stringify(worker)})));
+			await once(worker, 'message');
+			process.on('exit', () => console.log('leaving'));
+			process.exit(0);`;
+		const began = performance.now();
+		assert.equal(run(code), 'leaving');
+		assert.ok(performance.now() - began < 30_000, 'the host waited for the calls');
+	});
+
 	test('its wasm traps: a load out of bounds is caught', () => {
 		// (module (memory 1) (func (export "f") (result i32) (i32.load (i32.const 70000))))
 		const bytes = [
