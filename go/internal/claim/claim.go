@@ -510,7 +510,7 @@ func (c *claimer) take(g *lock.Gate, s *scene, d Decision) (*Won, error) {
 	won := &Won{Token: newToken(c.q.Thread)}
 	alive := s.facts.Found == Named && s.facts.Process == Ours
 	if alive {
-		if err := rememberDisplaced(c.q.Dir, c.q.Name, s.rec); err != nil {
+		if err := rememberDisplaced(c.q.Dir, g, c.q.Name, s.rec); err != nil {
 			return nil, err
 		}
 		won.Orphan = s.rec
@@ -545,17 +545,20 @@ func (c *claimer) claimRecord(token string) *record.Record {
 
 // rememberDisplaced leaves a life file for a live process whose record is
 // about to be written over, if its generation has none (started directly, or
-// by the original): the next start of its configuration must find it.
-func rememberDisplaced(d *lock.Dir, name string, rec *record.Record) error {
-	f, err := d.Open(lock.LifeName(name, rec.Token), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
+// by the original): the next start of its configuration must find it. One that
+// says nothing of it is as good as none: a claimant that was killed or had no
+// disk space left an empty one.
+func rememberDisplaced(d *lock.Dir, g *lock.Gate, name string, rec *record.Record) error {
+	if f, err := record.OpenLife(d, name, rec.Token); err == nil {
+		uid, uerr := lock.Owner(f)
+		held := lock.LockHeld(f)
+		l, lerr := record.ReadLife(f)
+		f.Close()
+		if uerr == nil && !foreign(uid) && (held != proc.No || lerr == nil && l.PID == rec.PID) {
+			return nil
+		}
 	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return record.WriteLife(f, record.Life{
+	return record.PutLife(d, g, name, rec.Token, record.Life{
 		PID: rec.PID, Started: rec.Started, Inode: rec.Inode, NS: rec.NS, Version: rec.Version, ArgvHash: record.HashArgv(rec.Argv),
 		Argv: rec.Argv, Host: rec.Host, HostStart: rec.HostStarted, Keeper: rec.Keeper, KeeperArgv: rec.KeeperArgv, Restarts: rec.Restarts,
 	})
@@ -570,7 +573,7 @@ func (c *claimer) putBack(g *lock.Gate, s *scene) (*record.Record, error) {
 	}
 	orphan := s.facts.Found == Named && s.facts.Process == Ours
 	if orphan {
-		if err := rememberDisplaced(c.q.Dir, c.q.Name, s.rec); err != nil {
+		if err := rememberDisplaced(c.q.Dir, g, c.q.Name, s.rec); err != nil {
 			return nil, err
 		}
 	}

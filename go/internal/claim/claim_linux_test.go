@@ -1100,6 +1100,41 @@ func fullRole(s *role.Stage) {
 	_ = k.Wait()
 }
 
+func TestFullDiskStopsNobody(t *testing.T) {
+	rootOnly(t)
+	for _, change := range []string{"nothing", "life"} {
+		t.Run(change, func(t *testing.T) {
+			c := role.Command("full", filepath.Join(t.TempDir(), "m"), change)
+			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+			k := role.Run(t, c)
+			files := `["agent.pid" "agent.pid.claiming"]`
+			if change == "life" {
+				files = `["agent.pid" "agent.pid.claiming" "agent.pid.keeper.1.0.1.0123456789abcdef"]`
+			}
+			for i, want := range []string{"neither true", "context deadline exceeded", "true <nil>", files, "won <nil>", "true <nil>"} {
+				line := k.Line()
+				if i == 0 && strings.HasPrefix(line, "skip") {
+					t.Skip(line)
+				}
+				if line != want {
+					t.Errorf("%d: %s, not %s", i, line, want)
+				}
+			}
+		})
+	}
+}
+
+// A claimant was killed between making the life file and filling it.
+func TestHalfMadeLifeFileOfADisplacedProcess(t *testing.T) {
+	p := newPlace(t)
+	k := cat(t)
+	v1 := p.write(named(t, k))
+	must(t, os.WriteFile(p.Join(lock.LifeName(name, v1.Token)), nil, 0o600))
+	p.won(p.run(p.want(version(2))))
+	res, err := p.run(p.want(budget(0)))
+	p.joined(res, err, k.PID())
+}
+
 // A slot that is being written while it is read may be anybody's.
 func TestTornLifeFileOfALiveKeeper(t *testing.T) {
 	p := newPlace(t)
