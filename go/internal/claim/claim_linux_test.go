@@ -540,6 +540,26 @@ func TestClaimWhoseKeeperIsOnTheWay(t *testing.T) {
 	}
 }
 
+// A host that nobody collects is as gone as any other: the life lock, which
+// announces nothing, must then be asked for again.
+func TestClaimOfAZombieHostWhoseKeeperDies(t *testing.T) {
+	p := newPlace(t)
+	host := role.Start(t, "host")
+	rec := claimed(t, host)
+	keeper := p.kept(rec)
+	rec.Keeper, rec.KeeperArgv = 0, nil
+	p.write(rec)
+	host.Signal(syscall.SIGKILL)
+	r := p.start(p.want())
+	r.waits()
+	keeper.Signal(syscall.SIGKILL)
+	died := time.Now()
+	p.won(r.result())
+	if took := time.Since(died); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
 // This process's own claims: a token that nobody stands behind is over at once.
 func TestOwnClaimNobodyStandsBehind(t *testing.T) {
 	p := newPlace(t)

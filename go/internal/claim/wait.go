@@ -31,8 +31,10 @@ func (w *waiting) close() {
 // waiting keeps the handles whose death would change the decision.
 func (s *scene) waiting(d Decision, c *claimer) *waiting {
 	w := &waiting{timer: time.Hour}
+	// keep is true if the death is still to come: a host or keeper that is
+	// dead and not collected has a handle too, and announces nothing more.
 	keep := func(h **proc.Handle) bool {
-		if *h == nil {
+		if *h == nil || (*h).Alive() == proc.No {
 			return false
 		}
 		w.handles = append(w.handles, *h)
@@ -41,9 +43,8 @@ func (s *scene) waiting(d Decision, c *claimer) *waiting {
 	}
 	switch d.Why {
 	case WhyClaimInFlight:
-		events := keep(&s.host)
-		events = keep(&s.keeper) || events
-		if !events {
+		host, keeper := keep(&s.host), keep(&s.keeper)
+		if !host && !keeper {
 			w.timer = relook // the life lock alone says that somebody is on the way
 		}
 		if s.facts.Young && s.ageLeft < w.timer {
@@ -73,11 +74,6 @@ func (w *waiting) forChange(ctx context.Context, sub *watch.Sub, atMost time.Dur
 	defer cancel()
 	ended := make(chan struct{}, len(w.handles))
 	for _, h := range w.handles {
-		if h.Alive() == proc.No {
-			// Dead already when we looked (a process whose restart is owed): its
-			// death changes nothing any more.
-			continue
-		}
 		go func() {
 			if h.Wait(ctx) == nil {
 				ended <- struct{}{}
