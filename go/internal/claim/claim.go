@@ -335,9 +335,10 @@ func (c *claimer) lookAtClaim(s *scene) {
 	case otherBoot(rec):
 		s.facts.Host, s.facts.Life = proc.No, proc.No
 		return
-	case rec.ClaimedAt > 0:
+	case rec.ClaimedAt > 0 && rec.ClaimedAt <= proc.BootMillis():
 		age = time.Duration(proc.BootMillis()-rec.ClaimedAt) * time.Millisecond
 	default:
+		// No stamp, or one from the future, which would stay young until then.
 		first, ok := c.seen[rec.Token]
 		if !ok {
 			first = time.Now()

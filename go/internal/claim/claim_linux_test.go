@@ -474,6 +474,16 @@ func TestClaimOfTheOriginalAgesWhileWatched(t *testing.T) {
 	}
 }
 
+// A stamp from the future must not be waited for until then.
+func TestClaimFromTheFuture(t *testing.T) {
+	p := newPlace(t)
+	host := role.Start(t, "host")
+	rec := claimed(t, host)
+	rec.ClaimedAt = proc.BootMillis() + time.Hour.Milliseconds()
+	p.write(rec)
+	p.won(p.run(p.want(budget(500 * time.Millisecond))))
+}
+
 // A claim that is renewed again and again does not keep anybody for ever.
 func TestClaimThatStaysYoungIsRefused(t *testing.T) {
 	p := newPlace(t)
