@@ -256,7 +256,6 @@ func (c *claimer) look() (*scene, error) {
 	s.facts.OtherNS = otherNS(rec)
 	s.facts.Life = c.q.Dir.LifeHeld(c.q.Name, rec.Token)
 	s.facts.SameConfig = rec.Version == c.q.Version && record.SameArgv(rec.Argv, c.q.Argv)
-	s.facts.Starting = rec.Starting
 	if rec.PID == 0 {
 		s.facts.Found = Claimed
 		c.lookAtClaim(s)
@@ -265,6 +264,7 @@ func (c *claimer) look() (*scene, error) {
 		if !s.facts.OtherNS {
 			s.process, s.facts.Process = openProcess(rec)
 			s.keeper, s.facts.Keeper = keeperOf(rec, s.facts.Life)
+			s.facts.Starting = rec.Starting && (s.facts.Keeper != proc.No || heldChild(s.process, rec))
 		}
 	}
 	if s.facts.Found != Named || s.facts.Process != Ours || !s.facts.SameConfig {
@@ -325,6 +325,17 @@ func keeperOf(rec *record.Record, life proc.Answer) (*proc.Handle, proc.Answer) 
 		return h, proc.No
 	}
 	return h, proc.Unknown
+}
+
+// heldChild says whether the process is still the keeper's child that waits to
+// be let go. Its keeper is gone, so it ends without ever becoming ours; joined,
+// its exit was somebody's clean stop.
+func heldChild(h *proc.Handle, rec *record.Record) bool {
+	if h == nil || len(rec.KeeperArgv) == 0 {
+		return false
+	}
+	argv, err := h.Argv()
+	return err == nil && record.SameArgv(argv, []string{rec.KeeperArgv[0], "hold"})
 }
 
 func (c *claimer) lookAtClaim(s *scene) {

@@ -657,6 +657,32 @@ func TestDeadProcessOfAnotherConfigurationIsTakenFromItsKeeper(t *testing.T) {
 	alive(t, keeper, true)
 }
 
+// The keeper was killed between naming its child and letting it go: what is
+// named is no process of ours and ends by itself.
+func TestHeldChildOfADeadKeeperIsNotJoined(t *testing.T) {
+	p := newPlace(t)
+	held := role.Start(t, "hold", "hold")
+	held.Says("held")
+	rec := named(t, held)
+	rec.Argv = []string{"cat"}
+	rec.Starting = true
+	gone := dead(t)
+	rec.Keeper, rec.KeeperArgv = gone.PID, []string{held.Args[0], "keep", "--lock", p.Join(name + ".pid"), "--token", rec.Token}
+	p.write(rec)
+	r := p.start(p.want())
+	r.waits()
+	held.End()
+	p.won(r.result())
+	// One that got away is joined.
+	k := cat(t)
+	rec = named(t, k)
+	rec.Starting = true
+	rec.Keeper, rec.KeeperArgv = gone.PID, []string{held.Args[0], "keep"}
+	p.write(rec)
+	res, err := p.run(p.want())
+	p.joined(res, err, k.PID())
+}
+
 // Reaping.
 
 func TestReaperAtWorkIsWaitedFor(t *testing.T) {

@@ -82,7 +82,7 @@ type Facts struct {
 	Host        proc.Answer // Claimed: the claimant's host is alive, by start identity
 	Young       bool        // Claimed: younger than the claim timeout
 	Process     Process     // Named, Bare
-	Starting    bool        // Named: its exec is not confirmed
+	Starting    bool        // Named: its exec is not confirmed and may still come, or never will
 	Keeper      proc.Answer // Named: its keeper is alive
 	SameConfig  bool        // Named: our version and our argv
 	Older       Older
@@ -172,7 +172,7 @@ func Decide(f Facts) Decision {
 		return waitFor(f.Spent, WhyHidden)
 	case f.Process == Stranger:
 		return taking(f, Take, WhyStranger)
-	case f.SameConfig && f.Starting && f.Keeper != proc.No:
+	case f.SameConfig && f.Starting:
 		return waitFor(f.Spent, WhyStarting)
 	case f.SameConfig:
 		return Decision{Join, WhySame}
