@@ -426,12 +426,15 @@ type generation struct {
 // record's own. One of our version and argv that still runs must be put back,
 // not joined by a second. What is over is swept.
 func (c *claimer) lookForOlder(s *scene, own string) {
-	files, err := c.q.Dir.Names(lock.LifePrefix(c.q.Name))
+	files, err := c.q.Dir.Names(c.q.Name + lock.RecordSuffix + ".")
 	if err != nil {
 		s.facts.Older = OlderUnknown
 		return
 	}
 	for _, file := range files {
+		if record.Leftover(c.q.Name, file) {
+			_ = c.q.Dir.Remove(file)
+		}
 		token := lock.LifeToken(c.q.Name, file)
 		if token == "" || token == own || s.facts.Older == OlderLives {
 			continue

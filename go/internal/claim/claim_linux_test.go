@@ -1248,6 +1248,23 @@ func TestNeighbourWhoseNameLooksLikeALifeFile(t *testing.T) {
 	p.has(neighbour+lock.RecordSuffix, true)
 }
 
+func TestTemporaryFilesOfKilledWritersAreSwept(t *testing.T) {
+	p := newPlace(t)
+	for _, file := range []string{name + ".pid.1.0.1.0123456789abcdef.tmp", name + ".pid.exit.1.0.1.0123456789abcdef.tmp"} {
+		must(t, os.WriteFile(p.Join(file), []byte("half"), 0o600))
+	}
+	for _, file := range []string{name + ".pid.b.pid.1.0.1.0123456789abcdef.tmp", "other.pid.1.0.1.0123456789abcdef.tmp", name + ".tmp", name + ".pid.tmp"} {
+		must(t, os.WriteFile(p.Join(file), []byte("another's"), 0o600))
+	}
+	res, err := p.run(p.want())
+	if err != nil || res.Won == nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(p.names()); got != "["+name+".pid "+name+".pid.b.pid.1.0.1.0123456789abcdef.tmp "+name+".pid.claiming "+name+".pid.tmp "+name+".tmp other.pid.1.0.1.0123456789abcdef.tmp]" {
+		t.Error(got)
+	}
+}
+
 // What follows a claim.
 
 func TestGiveBack(t *testing.T) {

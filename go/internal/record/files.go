@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"processguard/go/internal/lock"
 )
@@ -98,6 +99,18 @@ func Prepare(d *lock.Dir, name string, r *Record) (*Pending, error) {
 }
 
 const tmpSuffix = ".tmp"
+
+// Leftover says whether a file of the directory is a temporary one of name.
+// Whoever holds the gate knows then that its writer was killed.
+func Leftover(name, file string) bool {
+	token, ok := strings.CutPrefix(file, name+lock.RecordSuffix+".")
+	if !ok {
+		return false
+	}
+	token, ok = strings.CutSuffix(token, tmpSuffix)
+	// Beside "a" there may be one called "a.pid.b", whose gate is another.
+	return ok && lock.GoodToken(token)
+}
 
 func prepare(d *lock.Dir, dst, tmp string, text []byte) (*Pending, error) {
 	f, err := d.Open(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
