@@ -131,7 +131,7 @@ async function states(count) {
 /** @param {number} count */
 async function showStates(count) {
 	const all = await states(count);
-	const text = ({ state }) =>
+	const text = (/** @type {any} */ { state }) =>
 		[
 			`pid ${state.pid}, restarts ${state.restarts}`,
 			...(state.exited ? [`exited by ${state.signal ?? `code ${state.code}`}, proven by the ${state.exitProof}`] : []),
