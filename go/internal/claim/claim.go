@@ -534,10 +534,12 @@ func (c *claimer) take(g *lock.Gate, s *scene, d Decision) (*Won, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.noteTaking(s, d)
 	if d.Action == StopOrphan {
-		_ = s.process.Signal(syscall.SIGTERM)
+		if err := c.stopOrphan(g, p, s); err != nil {
+			return nil, err
+		}
 	}
+	c.noteTaking(s, d)
 	if err := p.Commit(g); err != nil {
 		return nil, err
 	}
@@ -548,6 +550,20 @@ func (c *claimer) take(g *lock.Gate, s *scene, d Decision) (*Won, error) {
 		_ = c.q.Dir.Remove(c.q.Name + lock.ReapingSuffix)
 	}
 	return won, nil
+}
+
+// stopOrphan signals the process whose record p is about to replace, unless p
+// cannot be put in its place any more.
+func (c *claimer) stopOrphan(g *lock.Gate, p *record.Pending, s *scene) error {
+	if !g.Intact() {
+		p.Abort()
+		return fmt.Errorf("stop pid %d: %w; it was not signalled", s.rec.PID, record.ErrGateLost)
+	}
+	err := s.process.Signal(syscall.SIGTERM)
+	if err != nil && !errors.Is(err, proc.ErrGone) {
+		c.notes.add("%v", err)
+	}
+	return nil
 }
 
 func (c *claimer) claimRecord(token string) *record.Record {
@@ -597,10 +613,12 @@ func (c *claimer) putBack(g *lock.Gate, s *scene) (*record.Record, error) {
 		return nil, err
 	}
 	if orphan {
-		c.noteOrphan(s, c.q.StopOrphans)
 		if c.q.StopOrphans {
-			_ = s.process.Signal(syscall.SIGTERM)
+			if err := c.stopOrphan(g, p, s); err != nil {
+				return nil, err
+			}
 		}
+		c.noteOrphan(s, c.q.StopOrphans)
 	}
 	if err := p.Commit(g); err != nil {
 		return nil, err

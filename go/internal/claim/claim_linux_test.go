@@ -1070,6 +1070,46 @@ func TestClosedThreadClaimsNothing(t *testing.T) {
 	}
 }
 
+// The gate was unlinked while the decision was taken: another claimant may have
+// decided otherwise by now, and nobody may be signalled for this one.
+func TestLostGateStopsNobody(t *testing.T) {
+	for _, older := range []bool{false, true} {
+		p := newPlace(t)
+		k := cat(t)
+		rec := p.write(named(t, k))
+		c := &claimer{q: p.want(version(2), stopOrphans), began: time.Now(), notes: &notes{}, seen: map[string]time.Time{}}
+		g := p.gate()
+		s, err := c.look()
+		must(t, err)
+		defer s.close()
+		must(t, os.Remove(p.Join(name+lock.GateSuffix)))
+		if older {
+			s.older = &generation{token: "1.0.1.0123456789abcdef", life: record.Life{PID: 1}}
+			_, err = c.putBack(g, s)
+			s.older = nil
+		} else {
+			_, err = c.take(g, s, Decide(s.facts))
+		}
+		if !errors.Is(err, record.ErrGateLost) {
+			t.Error(err)
+		}
+		g.Unlock()
+		if got := p.record(); got.Token != rec.Token {
+			t.Errorf("%+v", got)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		if s.process.Wait(ctx) == nil {
+			t.Error("it was signalled")
+		}
+		cancel()
+		for _, file := range p.names() {
+			if strings.HasSuffix(file, ".tmp") {
+				t.Errorf("%s is left", file)
+			}
+		}
+	}
+}
+
 // Full disk: what must be written first was not, so nobody is signalled.
 
 func fullRole(s *role.Stage) {
