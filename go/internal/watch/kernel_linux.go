@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -266,3 +267,27 @@ func (k *kernel) deliver(h *Hub, events []byte) {
 }
 
 func notDirectory(err error) bool { return errors.Is(err, unix.ENOTDIR) }
+
+// wakeFile wakes the subscribers of the name that file belongs to, if any.
+func (h *Hub) wakeFile(file []byte) {
+	name, ok := nameOf(file)
+	if !ok {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.subs[string(name)] {
+		s.notify()
+	}
+}
+
+// ancestors are the directories above path, the nearest first.
+func ancestors(path string) []string {
+	var up []string
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		up = append(up, dir)
+		if strings.HasSuffix(dir, string(filepath.Separator)) || dir == "." {
+			return up // the root ends with its separator, everywhere
+		}
+	}
+}

@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 )
@@ -121,11 +120,17 @@ func (h *Hub) current() bool {
 	h.mu.Lock()
 	k := h.kernel
 	h.mu.Unlock()
-	if k == nil || k.watches(h) {
+	if k != nil && !k.watches(h) {
+		h.leave()
+	}
+	// Asked last: the goroutine may have heard of the removal since the first
+	// look, and given its kernel up.
+	select {
+	case <-h.gone:
+		return false
+	default:
 		return true
 	}
-	h.leave()
-	return false
 }
 
 // Release gives one For back. The last one ends the watch.
@@ -191,19 +196,6 @@ func (s *Sub) notify() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
-	}
-}
-
-// wakeFile wakes the subscribers of the name that file belongs to, if any.
-func (h *Hub) wakeFile(file []byte) {
-	name, ok := nameOf(file)
-	if !ok {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for s := range h.subs[string(name)] {
-		s.notify()
 	}
 }
 
@@ -361,15 +353,4 @@ func same(a, b fs.FileInfo) bool {
 // missing is true for the errors that prove that the path leads nowhere.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || notDirectory(err)
-}
-
-// ancestors are the directories above path, the nearest first.
-func ancestors(path string) []string {
-	var up []string
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		up = append(up, dir)
-		if strings.HasSuffix(dir, string(filepath.Separator)) || dir == "." {
-			return up // the root ends with its separator, everywhere
-		}
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// use is what may leak: descriptors and goroutines.
+// usage is what may leak: descriptors and goroutines.
 type usage struct{ files, goroutines int }
 
 func count(t *testing.T) usage {
@@ -65,6 +66,37 @@ func TestNothingLeftBehind(t *testing.T) {
 	if len(hubs) != 0 {
 		t.Errorf("%d hubs are still registered", len(hubs))
 	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	before := count(t)
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for range 20 {
+				h, err := For(dir)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				name := "n" + strconv.Itoa(i)
+				s := h.Subscribe(name)
+				if err := os.WriteFile(filepath.Join(dir, name+".pid"), nil, 0o600); err != nil {
+					t.Error(err)
+				}
+				select {
+				case <-s.C():
+				case <-time.After(patience):
+					t.Errorf("%s: not woken", name)
+				}
+				s.Close()
+				h.Release()
+			}
+		})
+	}
+	all.Wait()
+	settle(t, before)
 }
 
 // watched is what the kernel says the instance watches: inode -> mask.

@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -329,35 +327,4 @@ func TestForAfterRemovalIsFresh(t *testing.T) {
 		h.Release()
 		again.Release()
 	}
-}
-
-func TestManyAtOnce(t *testing.T) {
-	dir := t.TempDir()
-	before := count(t)
-	var all sync.WaitGroup
-	for i := range 16 {
-		all.Go(func() {
-			for range 20 {
-				h, err := For(dir)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				name := "n" + strconv.Itoa(i)
-				s := h.Subscribe(name)
-				if err := os.WriteFile(filepath.Join(dir, name+".pid"), nil, 0o600); err != nil {
-					t.Error(err)
-				}
-				select {
-				case <-s.C():
-				case <-time.After(patience):
-					t.Errorf("%s: not woken", name)
-				}
-				s.Close()
-				h.Release()
-			}
-		})
-	}
-	all.Wait()
-	settle(t, before)
 }
