@@ -41,7 +41,7 @@ if [ ! -e "$root/ready" ]; then
 	rm -rf "$root"
 	# In a mount namespace of its own: what a broken off debootstrap leaves mounted
 	# would make the next rm -rf reach into /proc.
-	unshare -m debootstrap --variant=minbase --include=wine64 trixie "$root" >"$cache/debootstrap.log" 2>&1 || {
+	unshare -m debootstrap --variant=minbase --include=wine,wine64 trixie "$root" >"$cache/debootstrap.log" 2>&1 || {
 		tail -n 20 "$cache/debootstrap.log" >&2
 		exit 1
 	}
