@@ -51,9 +51,10 @@ const config = (box, fault, more = {}) =>
 
 /**
  * Watches the process table until told otherwise: two at once, however briefly, is what must never be.
+ * @param {import('node:test').TestContext} t
  * @param {import('../support/sandbox.js').Sandbox} box
  */
-function watching(box) {
+function watching(t, box) {
 	let worst = 0;
 	let on = true;
 	const loop = (async () => {
@@ -63,11 +64,13 @@ function watching(box) {
 			await new Promise((resolve) => setTimeout(resolve, 2));
 		}
 	})();
-	return async () => {
+	const end = async () => {
 		on = false;
 		await loop;
 		return worst;
 	};
+	t.after(end);
+	return end;
 }
 
 /**
@@ -104,7 +107,7 @@ for (const name of ofStart) {
 		const box = sandbox(t);
 		box.expectedLeftovers.push(/\.tmp$/);
 		const key = `start${++round}`;
-		const end = watching(box);
+		const end = watching(t, box);
 		const { processes, tookMs } = await host.guard(1, config(box, `${name}:kill`), key);
 		assert.ok(tookMs < 10_000, `the caller waited ${tookMs} ms`);
 		assert.ok(processes[0].started || processes[0].error, 'the caller is told one or the other');
@@ -118,7 +121,7 @@ for (const [name, time] of ofRestart) {
 		const box = sandbox(t);
 		box.expectedLeftovers.push(/\.tmp$/);
 		const key = `restart${++round}`;
-		const end = watching(box);
+		const end = watching(t, box);
 		const { processes } = await host.guard(1, config(box, `${name}:kill:${time}`), key);
 		assert.equal(processes[0].error, undefined);
 		const [keeper] = box.keepers();
@@ -143,7 +146,7 @@ for (const name of ofEnd) {
 		const box = sandbox(t);
 		box.expectedLeftovers.push(/\.tmp$/);
 		const key = `end${++round}`;
-		const end = watching(box);
+		const end = watching(t, box);
 		const { processes } = await host.guard(1, config(box, `${name}:kill`), key);
 		assert.equal(processes[0].error, undefined);
 		await until(() => box.lines('starts').length === 1, 5_000, 'it runs');
@@ -175,7 +178,7 @@ for (const name of [
 	test(`stopped at ${name} for a while: nobody starts a second one, and it goes on afterwards`, async (t) => {
 		const box = sandbox(t);
 		const key = `stop${++round}`;
-		const end = watching(box);
+		const end = watching(t, box);
 		const first = host.guard(1, config(box, `${name}:stop`), key);
 		const stopped = () => box.all().find((one) => one.state === 'T' && one.argv[0].endsWith('keeper'));
 		const one = await until(stopped, 10_000, () => `something is stopped at ${name}\n${box.tree()}`);
