@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package role lets a test binary play the other processes of its own tests.
 // Only tests import it.
 //
