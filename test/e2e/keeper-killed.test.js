@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { chownSync, mkdirSync, rmSync } from 'node:fs';
 import { test } from 'node:test';
 import { withoutExitProof } from '../support/fixtures.js';
+import { nobody, whyNotNobody } from '../support/host.js';
 import { alive } from '../support/processes.js';
 import { sandbox } from '../support/sandbox.js';
 import { never, until } from '../support/until.js';
@@ -118,11 +119,10 @@ test('a clean death under a living keeper is proven by the keeper', async (t) =>
 });
 
 test('where nothing proves how it ended nothing is started and nothing is claimed', {
-	skip: process.getuid?.() !== 0 && 'needs root, to run the host as somebody who may not read the exit status',
+	skip: whyNotNobody(),
 }, async (t) => {
 	const box = sandbox(t);
 	// An older kernel, in effect: the host may not ask a pidfd for the exit status, and the process hides it from others.
-	const nobody = { uid: 65534, gid: 65534 };
 	for (const dir of [box.dir, box.pidDir]) {
 		mkdirSync(dir, { recursive: true });
 		chownSync(dir, nobody.uid, nobody.gid);

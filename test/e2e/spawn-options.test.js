@@ -14,6 +14,7 @@ import {
 } from 'node:fs';
 import { test } from 'node:test';
 import { preload } from '../support/fixtures.js';
+import { nobody, whyNotNobody } from '../support/host.js';
 import { environmentOf } from '../support/processes.js';
 import { sandbox } from '../support/sandbox.js';
 import { until } from '../support/until.js';
@@ -211,12 +212,10 @@ test('uid and gid are those of the process; the keeper stays what the host is', 
 	assert.match(readFileSync(`/proc/${box.keepers()[0].pid}/status`, 'utf8'), /^Uid:\t0\t0\t0\t0$/m);
 });
 
-test('a host that is not root guards with its own user', {
-	skip: process.getuid?.() !== 0 && 'needs root to become somebody else',
-}, async (t) => {
+test('a host that is not root guards with its own user', { skip: whyNotNobody() }, async (t) => {
 	const box = sandbox(t);
-	chownSync(box.dir, 65534, 65534);
-	const host = await box.host({ threads: 2, uid: 65534, gid: 65534 });
+	chownSync(box.dir, nobody.uid, nobody.gid);
+	const host = await box.host({ threads: 2, ...nobody });
 	const results = await host.guardAll(box.config([`dump=${box.file('dump')}`], { reaper: { graceMs: 100 } }));
 	for (const { processes, reaper } of results)
 		assert.deepEqual([processes[0].error, reaper.error], [undefined, undefined]);

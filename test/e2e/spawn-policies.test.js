@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { processOf, zombiesOf } from '../support/processes.js';
-import { sandbox } from '../support/sandbox.js';
+import { sandbox, signal } from '../support/sandbox.js';
 import { never, until } from '../support/until.js';
 
 /** @typedef {import('../support/sandbox.js').Sandbox} Sandbox */
@@ -169,8 +169,7 @@ test('a launcher that ran although it counted as refused does not lead to a seco
 		const next = await host.guard(1, config(box, { kind: 'plain' }), `next${round}`);
 		assert.equal(next.processes[0].error, undefined, `${next.processes[0].error}, after ${processes[0].error}`);
 		assert.equal(box.only().pid, next.processes[0].pid);
-		for (const keeper of box.keepers()) process.kill(keeper.pid, 'SIGTERM');
-		for (const one of box.running()) process.kill(one.pid, 'SIGTERM');
+		for (const one of [...box.keepers(), ...box.running()]) signal(one, 'SIGTERM');
 		await until(
 			() => box.running().length === 0 && box.keepers().length === 0 && box.record() === null,
 			10_000,

@@ -1,6 +1,6 @@
 // @ts-check
 /** Starts and drives hosts: real Node processes with worker threads, as `host-process.js` describes. */
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { alive, childrenOf, processOf } from './processes.js';
 import { until } from './until.js';
@@ -220,6 +220,21 @@ export async function startHost(options = {}) {
 	await host.ready;
 	return host;
 }
+
+/**
+ * Why a host cannot run as the user nobody here, or false when it can: only root can become somebody else, and nobody
+ * must reach the checkout and the Node that runs the tests.
+ * @returns {string | false}
+ */
+export function whyNotNobody() {
+	if (process.getuid?.() !== 0) return 'needs root to become somebody else';
+	const { status, error } = spawnSync(process.execPath, ['--check', program], { ...nobody, stdio: 'ignore' });
+	return status === 0
+		? false
+		: `the user nobody cannot run ${process.execPath} on ${program}: ${error?.message ?? 'not readable'}`;
+}
+
+export const nobody = { uid: 65534, gid: 65534 };
 
 /** A command that makes what it runs pid 1 of a pid namespace of its own, with a /proc to match. */
 export const asPidOne = () => [

@@ -7,7 +7,7 @@
  *   node test/support/node-versions.mjs 22     the path of that one's binary
  */
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -39,6 +39,8 @@ export function nodeBinary(major) {
 	try {
 		if (error || status !== 0)
 			throw new Error(`npm could not install ${name}@${version}: ${error?.message ?? `exit code ${status}`}`);
+		// A scratch folder is private, but some tests run this binary as another user.
+		chmodSync(scratch, 0o755);
 		renameSync(scratch, folder);
 	} catch (error) {
 		// Two test runs may fetch the same version: the one that comes second uses the first one's.

@@ -226,10 +226,11 @@ export class Sandbox {
 }
 
 /**
+ * Signals a process unless it has ended meanwhile, or its number is another's by now.
  * @param {Process} one
  * @param {NodeJS.Signals} name
  */
-function signal(one, name) {
+export function signal(one, name) {
 	if (!alive(one.pid, one.started)) return;
 	try {
 		process.kill(one.pid, name);

@@ -65,7 +65,14 @@ for (const { pid, code, signal, restarts, adopted, exited, exitProof, verified }
 	const reading = describeExit(code, signal);
 	const words: string = reading.detail;
 	const numbers: [number | undefined, number, number] = [pid, restarts, reading.exitCode];
-	const truths: boolean[] = [adopted, exited, reading.killed, reading.deliberate, verified === true, exitProof === 'kernel'];
+	const truths: boolean[] = [
+		adopted,
+		exited,
+		reading.killed,
+		reading.deliberate,
+		verified === true,
+		exitProof === 'kernel',
+	];
 	console.log(words, numbers, truths);
 }
 
