@@ -145,6 +145,7 @@ func Decode(text []byte) *Record {
 	take(f, "starting", &r.Starting)
 	take(f, "restarts", &r.Restarts)
 	r.Launcher = f.pid("launcher")
+	take(f, "stopping", &r.Stopping)
 	if !lock.GoodToken(r.Token) {
 		// A token becomes part of a file name; one that could leave the
 		// directory, or be another record's name, is not ours.

@@ -22,12 +22,18 @@ func whole() *Record {
 	return &Record{
 		PID: 4242, Version: 7, Token: token, Host: 41, Argv: []string{"/bin/db", "", "-x", "<&>\u2028é"}, Keeper: 43,
 		KeeperArgv: []string{"/k", "keep", "--lock", "/p/agent.pid", "--token", token}, Started: "b0:12", Inode: 99,
-		HostStarted: "b0:11", ClaimedAt: 123456, Boot: "b0", NS: 4026531836, UID: 0, Starting: true, Restarts: 2, Launcher: 44,
+		HostStarted: "b0:11", ClaimedAt: 123456, Boot: "b0", NS: 4026531836, UID: 1000, Starting: true, Restarts: 2, Launcher: 44, Stopping: true,
 		Extra: map[string]json.RawMessage{"zone": json.RawMessage(`{"a":[1,null,"<"]}`), "Token": json.RawMessage(`"not ours"`)},
 	}
 }
 
 func TestRoundTrip(t *testing.T) {
+	// A field that is written and not read would come back as one we do not know.
+	for v, i := reflect.ValueOf(*whole()), 0; i < v.NumField(); i++ {
+		if v.Field(i).IsZero() {
+			t.Errorf("%s is not tried", v.Type().Field(i).Name)
+		}
+	}
 	for what, r := range map[string]*Record{
 		"everything":   whole(),
 		"only a claim": {Version: 1, Token: token, Argv: []string{"x"}, UID: -1},
@@ -90,7 +96,7 @@ func TestFieldByField(t *testing.T) {
 	for key, kind := range map[string]string{
 		"token": "text", "host": "pid", "argv": "words", "keeper": "pid", "keeperArgv": "words", "started": "text", "inode": "number",
 		"hostStarted": "text", "claimedAt": "number", "boot": "text", "ns": "number", "uid": "number", "starting": "boolean",
-		"restarts": "number", "launcher": "pid",
+		"restarts": "number", "launcher": "pid", "stopping": "boolean",
 	} {
 		field := func(r *Record) reflect.Value {
 			return reflect.ValueOf(r).Elem().FieldByNameFunc(func(n string) bool { return strings.EqualFold(n, key) })
