@@ -86,14 +86,13 @@ func killedAt(t *testing.T, point string, nth int) {
 	launched := c.launch()
 	var r *record.Record
 	c.until(func() bool {
-		keepers, _ := c.mine()
 		r = c.record()
-		return len(keepers) == 0 || r != nil && r.Restarts > 0 && r.PID > 0 && !r.Starting && alive(r.PID) && exists(first)
+		return c.noKeeper() || r != nil && r.Restarts > 0 && r.PID > 0 && !r.Starting && alive(r.PID) && exists(first)
 	}, "a keeper's end or the second run")
 	if keepers, _ := c.mine(); len(keepers) > 0 {
 		_ = unix.Kill(r.Keeper, unix.SIGTERM)
 	}
-	c.until(func() bool { keepers, _ := c.mine(); return len(keepers) == 0 }, "the keeper's end")
+	c.until(c.noKeeper, "the keeper's end")
 	c.until(func() bool { return len(c.held()) == 0 }, "the end of a held child whose keeper is gone")
 	if most := count(); most > 1 {
 		t.Fatalf("%d processes at once", most)
@@ -140,6 +139,17 @@ func killedAt(t *testing.T, point string, nth int) {
 }
 
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }
+
+// noKeeper looks twice: in the middle of its exec a process has no command line.
+func (c *claim) noKeeper() bool {
+	for range 2 {
+		if keepers, _ := c.mine(); len(keepers) > 0 {
+			return false
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return true
+}
 
 // held are children that still wait for go.
 func (c *claim) held() []int {

@@ -76,6 +76,7 @@ type keeper struct {
 	wait   time.Duration
 	retry  time.Duration
 	dirSet bool
+	clean  []mapping
 }
 
 // child is one held child, which becomes one run of the process.
@@ -258,7 +259,7 @@ func (k *keeper) do(a Action) {
 	case confirm:
 		k.confirm()
 	case settle:
-		settleDown()
+		k.settle()
 	case forward:
 		if k.child != nil {
 			_ = k.child.handle.Signal(k.signal)
@@ -438,6 +439,9 @@ func (k *keeper) name() Event {
 
 // letGo lets the child exec, unless somebody wants it stopped by now.
 func (k *keeper) letGo() Event {
+	if k.first {
+		spareThreads(3) // the child's own start takes longer
+	}
 	if stopUnderWay() {
 		k.signal, _ = (<-k.stops).(syscall.Signal)
 		return Stop

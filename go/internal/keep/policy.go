@@ -101,7 +101,9 @@ func (e *startError) Error() string {
 // record needs (disk space, a writable mount) is always hoped for: giving a
 // process up because the disk was full for a minute helps nobody.
 func (e *startError) temporary() bool {
-	if e.stage == stageName {
+	if e.stage == stageName || e.stage == stageEnded {
+		// A held child ends by itself only when Go's runtime gets no thread or
+		// no memory.
 		return true
 	}
 	for _, errno := range []error{

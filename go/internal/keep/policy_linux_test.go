@@ -84,6 +84,7 @@ func TestWhatMayWorkLater(t *testing.T) {
 		{stageExec, syscall.EACCES, false},
 		{stageExec, syscall.ETXTBSY, true},
 		{stageExec, syscall.EAGAIN, true},
+		{stageEnded, fmt.Errorf("exit code 2"), true},
 		{stageChdir, syscall.ENOENT, false},
 		{stageUID, syscall.EPERM, false},
 		{stageUID, syscall.EAGAIN, true},

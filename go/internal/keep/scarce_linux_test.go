@@ -344,11 +344,28 @@ func TestAnIdleKeeperCostsNothing(t *testing.T) {
 	if after := switches(t, r.Keeper); after != before {
 		t.Errorf("%d context switches in ten idle seconds", after-before)
 	}
-	dirty, pss := memory(t, r.Keeper)
-	t.Logf("Private_Dirty %d kB, Pss %d kB, %s threads", dirty, pss, status(t, r.Keeper, "Threads"))
+	affordable(t, r.Keeper)
+}
+
+func affordable(t *testing.T, keeper int) {
+	t.Helper()
+	dirty, pss := memory(t, keeper)
+	t.Logf("Private_Dirty %d kB, Pss %d kB, %s threads", dirty, pss, status(t, keeper, "Threads"))
 	if dirty > 1638 || pss > 3072 {
 		t.Errorf("Private_Dirty %d kB, Pss %d kB", dirty, pss)
 	}
+}
+
+func TestAKeeperDoesNotGrowWithItsRestarts(t *testing.T) {
+	c := newClaim(t, "/bin/sleep", "300")
+	c.spec.Restart = spec.Restart{Max: 1000, BaseMs: 1, CapMs: 1}
+	r := c.start()
+	for range 40 {
+		signalPID(t, r.PID, unix.SIGKILL)
+		r = c.running(r.PID)
+	}
+	time.Sleep(100 * time.Millisecond)
+	affordable(t, r.Keeper)
 }
 
 func switches(t *testing.T, pid int) (n int) {
