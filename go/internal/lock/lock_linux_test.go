@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -392,6 +393,10 @@ func TestReplacedDirectoryIsNoticed(t *testing.T) {
 		}},
 		{"removed", os.RemoveAll},
 		{"removed, a new one in its place", func(p string) error { return errors.Join(os.RemoveAll(p), os.Mkdir(p, 0o700)) }},
+		{"a file in the place of the directory above", func(p string) error {
+			up := filepath.Dir(p)
+			return errors.Join(os.Rename(up, up+".old"), os.WriteFile(up, nil, 0o600))
+		}},
 		{"removed, a file in its place", func(p string) error { return errors.Join(os.RemoveAll(p), os.WriteFile(p, nil, 0o600)) }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -618,6 +623,7 @@ func TestOpenDir(t *testing.T) {
 
 func TestNetworkMountsAreRefused(t *testing.T) {
 	path := t.TempDir()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would close what was forgotten
 	before := files(t)
 	defer func() { statfs = unix.Fstatfs }()
 	for magic, kind := range remote {
@@ -643,7 +649,6 @@ func TestNetworkMountsAreRefused(t *testing.T) {
 
 func files(t testing.TB) int {
 	t.Helper()
-	runtime.GC() // a child of an earlier test may still be on its way
 	all, err := os.ReadDir("/proc/self/fd")
 	must(t, err)
 	return len(all)
