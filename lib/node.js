@@ -120,9 +120,8 @@ function recordState(pidDir, name) {
  * @returns {ProcessCost | null} Null: no such process, or none that may be looked at.
  */
 export function readProcess(pid, _platform) {
-	if (!isPid(pid)) return null;
 	try {
-		return native.sync('readProcess', { pid }) ?? null;
+		return native.sync('readProcess', { pid });
 	} catch {
 		return null; // a figure for people is not worth a status page
 	}
