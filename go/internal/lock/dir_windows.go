@@ -253,14 +253,16 @@ func (w *waiting) once() bool {
 
 // Owner is -1, which is what Geteuid answers here, for a file of this user, of
 // the system or of the administrators; 1 for one of anybody else.
-func Owner(f *os.File) (int, error) {
-	about, err := windows.GetSecurityInfo(windows.Handle(f.Fd()), windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION)
+func Owner(f *os.File) (int, error) { return ownerOf(windows.Handle(f.Fd()), f.Name()) }
+
+func ownerOf(h windows.Handle, name string) (int, error) {
+	about, err := windows.GetSecurityInfo(h, windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION)
 	if err != nil {
-		return 1, fmt.Errorf("owner of %s: %w", f.Name(), err)
+		return 1, fmt.Errorf("owner of %s: %w", name, err)
 	}
 	owner, _, err := about.Owner()
 	if err != nil {
-		return 1, fmt.Errorf("owner of %s: %w", f.Name(), err)
+		return 1, fmt.Errorf("owner of %s: %w", name, err)
 	}
 	if owner.IsWellKnown(windows.WinLocalSystemSid) || owner.IsWellKnown(windows.WinBuiltinAdministratorsSid) {
 		return -1, nil
@@ -273,6 +275,23 @@ func Owner(f *os.File) (int, error) {
 		return -1, nil
 	}
 	return 1, nil
+}
+
+// Stat says whose an entry is and whether it is a regular file, without opening
+// its content.
+func (d *Dir) Stat(name string) (uid int, regular bool, err error) {
+	h, err := d.open(name, windows.FILE_READ_ATTRIBUTES|windows.READ_CONTROL|windows.SYNCHRONIZE, windows.FILE_OPEN, 0)
+	if err != nil {
+		return 1, false, fmt.Errorf("stat %s: %w", d.Join(name), err)
+	}
+	defer windows.CloseHandle(h)
+	id, err := identify(h)
+	if err != nil {
+		return 1, false, fmt.Errorf("stat %s: %w", d.Join(name), err)
+	}
+	const other = windows.FILE_ATTRIBUTE_DIRECTORY | windows.FILE_ATTRIBUTE_REPARSE_POINT | windows.FILE_ATTRIBUTE_DEVICE
+	uid, err = ownerOf(h, d.Join(name))
+	return uid, id.info.FileAttributes&other == 0, err
 }
 
 // Rename replaces one name of the directory by another, atomically and whoever
