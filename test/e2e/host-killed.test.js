@@ -43,13 +43,15 @@ const reaperLog = (box) => (existsSync(box.file('reaper.log')) ? readFileSync(bo
 test('SIGKILL of the host: process, keepers (one in back-off too) and locks are gone', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 2 });
-	const crashing = box.process([`starts=${box.file('crashing')}`, 'end=50:exit:1'], {
+	const crashing = box.process([`starts=${box.file('crashing')}`], {
 		name: 'crashing',
 		restart: { baseMs: 60_000 },
 	});
 	const base = config(box);
 	const result = (await host.guardAll({ ...base, processes: [...base.processes, crashing] }))[0];
 	assert.deepEqual([result.reaper.started, result.reaper.error], [true, undefined]);
+	await box.startedTimes(1, 'crashing');
+	process.kill(Number(box.lines('crashing')[0].split(' ')[0]), 'SIGKILL');
 	await until(() => box.exitRecord('crashing')?.outcome === 'restarting', 10_000, 'the other keeper waits');
 	assert.deepEqual([box.running().length, box.keepers().length, box.reapers().length], [1, 2, 1]);
 	await host.kill('SIGKILL');
@@ -119,12 +121,13 @@ test('a replacement that calls guard() before the old reaper looks is not distur
 	const one = box.only();
 	await host.kill('SIGKILL');
 	writeFileSync(box.file('host.pid'), `${next.pid}`);
-	const { processes } = await next.guard(1, options);
+	const { processes, reaper } = await next.guard(1, options);
 	assert.deepEqual([processes[0].pid, processes[0].adopted], [one.pid, true]);
+	assert.deepEqual([reaper.started, reaper.error], [true, undefined]);
 	await until(
-		() => box.reapers().length === 1,
+		() => box.reapers().length === 1 && box.reapers()[0].pid === reaper.pid,
 		10_000,
-		() => `the old reaper has left\n${box.tree()}`
+		() => `only reaper ${reaper.pid} is left\n${box.tree()}\n${reaperLog(box)}`
 	);
 	await never(() => box.lines('signals').length > 0 || box.running().length !== 1, 1_000, 'the process is touched');
 });
