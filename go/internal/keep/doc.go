@@ -6,5 +6,5 @@
 // ended. hold becomes the process: it waits until the record names it, then
 // execs.
 //
-// machine.go is the state table and is pure; run_linux.go performs its actions.
+// machine.go is the state table and is pure; keep.go performs its actions.
 package keep
