@@ -67,7 +67,7 @@ const oneReaper = (box, not = 0) =>
 	until(
 		() => {
 			const found = box.reapers().filter(({ pid }) => pid !== not);
-			return found.length === 1 && found[0];
+			return found.length === 1 ? found[0] : null;
 		},
 		10_000,
 		'one reaper runs'
@@ -116,6 +116,23 @@ test('once stopped it answers no death, and its timers are gone', async (t) => {
 	process.kill(pid, 'SIGKILL');
 	await never(() => relaunches.length > 0 || lines.length > 0, 1200, 'a relaunch after stop()');
 	watch.stop();
+});
+
+test('what a relaunch under way comes to is not told once stopped, and is not repeated', async (t) => {
+	/** @type {(value?: any) => void} */
+	let end = () => {};
+	const pending = new Promise((resolve) => (end = resolve));
+	let relaunches = 0;
+	const relaunch = () => {
+		relaunches++;
+		return pending;
+	};
+	const { box, lines, watch } = await watched(t, { everyMs: 50, relaunch });
+	process.kill((await oneReaper(box)).pid, 'SIGKILL');
+	await until(() => relaunches === 1, 5000, 'a relaunch');
+	watch.stop();
+	end();
+	await never(() => relaunches > 1 || lines.length > 0, 300, 'a word after stop()');
 });
 
 test('a relaunch that fails is repeated after everyMs, twice that, and so on, until one works', async (t) => {
@@ -262,6 +279,8 @@ test('a pid directory that appears later, or is replaced, is watched from then o
 	// Whoever tidies up takes the directory with the records in it; a reaper without a record is one that nobody finds.
 	renameSync(box.pidDir, join(box.dir, 'moved'));
 	const second = await oneReaper(box, first.pid);
+	await until(() => lines.length === 2, 5000, 'told again');
+	assert.equal(relaunches, 2);
 	process.kill(first.pid, 'SIGTERM');
 	process.kill(second.pid, 'SIGKILL');
 	await until(() => relaunches === 3, 5000, 'the replaced directory is watched');
@@ -273,11 +292,14 @@ test('a logger that throws ends nothing', async (t) => {
 	const broken = () => {
 		throw new Error('the logger is broken');
 	};
-	const { box } = await watched(t, { log: { info: broken, warn: broken, error: broken } });
+	const { box, watch } = await watched(t, { log: { info: broken, warn: broken, error: broken } });
 	for (let i = 0; i < 2; i++) {
 		const { pid } = await oneReaper(box);
 		process.kill(pid, 'SIGKILL');
 		await oneReaper(box, pid);
+		// One that dies while it is being launched is a failed relaunch.
+		await watch.tick();
+		assert.equal(await watch.tick(), 'present');
 	}
 });
 
@@ -288,8 +310,12 @@ test('a watch keeps no host running', async (t) => {
 		import { guard, keepReaperAlive } from 'harper-process-guard';
 		const pidDir = ${JSON.stringify(box.pidDir)};
 		const { reaper } = await guard({ pidDir, processes: [], spawn, reaper: { graceMs: 100 } });
-		const watch = keepReaperAlive({ pidDir, reaper, relaunch() {}, log: console, label: 'me' });
-		console.log(await watch.tick());`;
+		const watch = keepReaperAlive({ pidDir, reaper, relaunch() {}, log: { info() {}, warn() {}, error() {} }, label: 'me' });
+		console.log(await watch.tick());
+		// The one that waits for the next attempt keeps it running no more than the one that waits for a death.
+		process.kill(reaper.pid, 'SIGKILL');
+		let came = 'present';
+		while (came === 'present') came = await watch.tick();`;
 	const host = spawn(process.execPath, ['--input-type=module', '-e', source], {
 		cwd: import.meta.dirname,
 		stdio: ['ignore', 'pipe', 'inherit'],
@@ -313,7 +339,7 @@ test('a reaper is looked up as it is now', async (t) => {
 	const now = currentReaper(old, box.pidDir);
 	assert.deepEqual([now.started, now.pid, now.error], [true, pid, undefined]);
 	assert.deepEqual([old.started, old.pid], [false, 1], 'the state itself was changed');
-	assert.equal(currentReaper({ started: true }, box.pidDir, NAME).pid, pid);
+	assert.equal(currentReaper(/** @type {any} */ ({ started: true }), box.pidDir, NAME).pid, pid);
 	for (const [state, dir] of /** @type {[any, any][]} */ ([
 		[undefined, box.pidDir],
 		[old, undefined],
