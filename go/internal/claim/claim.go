@@ -35,6 +35,7 @@ type Request struct {
 	StopOrphans bool
 	Budget      time.Duration // how long a claim may stay unfinished, and how long we wait for what cannot be told
 	AfterTaken  bool          // an earlier claim of this caller was taken from it
+	Succeeds    bool          // displace another command line of the same version, as a new host's reaper does
 	Closed      func() bool   // the caller's thread has ended; nil: never
 }
 
@@ -225,7 +226,7 @@ func (s *scene) close() {
 
 // look reads the facts. The scene is never nil.
 func (c *claimer) look() (*scene, error) {
-	s := &scene{facts: Facts{StopOrphans: c.q.StopOrphans, AfterTaken: c.q.AfterTaken, Spent: c.spent(), LongSpent: c.longSpent()}}
+	s := &scene{facts: Facts{StopOrphans: c.q.StopOrphans, AfterTaken: c.q.AfterTaken, Succeeds: c.q.Succeeds, Spent: c.spent(), LongSpent: c.longSpent()}}
 	rec, err := record.Read(c.q.Dir, c.q.Name)
 	if errors.As(err, &s.foreign) {
 		s.facts.Found = Foreign
@@ -255,7 +256,8 @@ func (c *claimer) look() (*scene, error) {
 	}
 	s.facts.OtherNS = otherNS(rec)
 	s.facts.Life = c.q.Dir.LifeHeld(c.q.Name, rec.Token)
-	s.facts.SameConfig = rec.Version == c.q.Version && record.SameArgv(rec.Argv, c.q.Argv)
+	s.facts.SameVersion = rec.Version == c.q.Version
+	s.facts.SameConfig = s.facts.SameVersion && record.SameArgv(rec.Argv, c.q.Argv)
 	if rec.PID == 0 {
 		s.facts.Found = Claimed
 		c.lookAtClaim(s)

@@ -85,11 +85,13 @@ type Facts struct {
 	Starting    bool        // Named: its exec is not confirmed and may still come, or never will
 	Keeper      proc.Answer // Named: its keeper is alive
 	SameConfig  bool        // Named: our version and our argv
+	SameVersion bool        // Named: our version, whatever its argv
 	Older       Older
 	Spent       bool // our budget is spent
 	LongSpent   bool // twice over
 	StopOrphans bool
 	AfterTaken  bool // this caller's claim was taken from it once
+	Succeeds    bool // a reaper: another host's, of the same version, is displaced and finishes by itself
 }
 
 // Why names the row that decided.
@@ -116,6 +118,7 @@ const (
 	WhyStarting      Why = "the process is being started"
 	WhyOrphan        Why = "an orphan of another configuration"
 	WhyTurns         Why = "an orphan of another configuration, after our own claim was taken"
+	WhyNameInUse     Why = "another command line of the same version runs under this name"
 	WhyOlder         Why = "an older generation of this configuration lives"
 	WhyOlderUnknown  Why = "an older generation of this configuration cannot be identified"
 )
@@ -178,6 +181,8 @@ func Decide(f Facts) Decision {
 		return Decision{Join, WhySame}
 	case f.AfterTaken:
 		return Decision{Refuse, WhyTurns}
+	case f.SameVersion && !f.StopOrphans && !f.Succeeds && f.Older != OlderLives:
+		return Decision{Refuse, WhyNameInUse}
 	case f.StopOrphans:
 		return taking(f, StopOrphan, WhyOrphan)
 	default:

@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -192,6 +193,8 @@ func (c *claimer) refusal(d Decision, s *scene) error {
 		text = fmt.Sprintf("pid %d in %s is dead and its keeper pid %d%s has not started it again inside the claim budget of %d ms; not started: let the keeper go on (kill -CONT %d) or end it", s.rec.PID, path, s.rec.Keeper, state(s.keeper), c.q.Budget.Milliseconds(), s.rec.Keeper)
 	case WhyStarting:
 		text = fmt.Sprintf("pid %d in %s is being started by keeper pid %d%s and has not confirmed it inside the claim budget of %d ms; not started: let the keeper go on (kill -CONT %d) or end it", s.rec.PID, path, s.rec.Keeper, state(s.keeper), c.q.Budget.Milliseconds(), s.rec.Keeper)
+	case WhyNameInUse:
+		text = fmt.Sprintf("the name %s is in use in %s: pid %d of the same version runs `%s` under it; not started and not signalled: give one of the two another name or pidDir, or pass stopOrphans to replace it", c.q.Name, c.q.Dir.Path(), s.rec.PID, strings.Join(s.rec.Argv, " "))
 	case WhyTurns:
 		text = fmt.Sprintf("our claim on %s was taken, and pid %d of another configuration (version %d, not %d) runs under it now; not started, so that two configurations do not take turns", path, s.rec.PID, s.rec.Version, c.q.Version)
 	default:

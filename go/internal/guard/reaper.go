@@ -138,7 +138,7 @@ func (s *session) joinReaper(rec *record.Record) bool {
 func (s *session) leadReaper(ctx context.Context, a *reaperArgs, fl *flight, key string, flags []string, taken bool) (again bool) {
 	res, err := claim.Run(ctx, claim.Request{
 		Dir: s.dir, Hub: s.hub, Name: a.Name, Version: a.Version, Argv: s.want, Thread: a.Thread,
-		Budget: s.budget(), AfterTaken: taken, Closed: s.e.Closed,
+		Budget: s.budget(), AfterTaken: taken, Succeeds: true, Closed: s.e.Closed,
 	})
 	for _, n := range res.Notes {
 		s.report(fmt.Sprintf("%s: %s", a.Name, n))
