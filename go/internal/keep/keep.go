@@ -309,6 +309,10 @@ func (k *keeper) gateAnswer(g *lock.Gate, err error) Event {
 // fork makes a child that is held before its exec.
 func (k *keeper) fork() Event {
 	c, err := k.hold()
+	var failed *startError
+	if errors.As(err, &failed) {
+		return k.startFailed(failed)
+	}
 	if err != nil {
 		return k.startFailed(&startError{stage: stageFork, err: err, file: k.spec.File})
 	}

@@ -195,3 +195,6 @@ func (c *child) kill() { _ = c.handle.Signal(unix.SIGKILL) }
 func (c *child) abandon() { c.sock.Close() }
 
 func (c *child) close() { c.handle.Close() }
+
+// alsoTemporary are this system's own words for what may be had later.
+var alsoTemporary []error

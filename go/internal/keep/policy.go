@@ -106,10 +106,10 @@ func (e *startError) temporary() bool {
 		// no memory.
 		return true
 	}
-	for _, errno := range []error{
+	for _, errno := range append([]error{
 		syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
 		syscall.ETXTBSY, // the executable is being replaced
-	} {
+	}, alsoTemporary...) {
 		if errors.Is(e.err, errno) {
 			return true
 		}

@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux && !windows
 
 package keep
 
@@ -21,3 +21,5 @@ func keep([]string, *spec.Spec, chan os.Signal) int { return exitFailed }
 func hold() int { return exitFailed }
 
 func errnoName(syscall.Errno) string { return "" }
+
+var alsoTemporary []error

@@ -64,17 +64,6 @@ func (c *clock) writtenAfter(modified time.Time, started time.Duration) proc.Ans
 	return proc.No
 }
 
-// startedAfterBoot is the process's start as the time since boot.
-func startedAfterBoot(started string) (time.Duration, bool) {
-	boot, ticks, ok := strings.Cut(started, ":")
-	if !ok || boot == "" || boot != proc.BootID() {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(ticks, 10, 64)
-	// USER_HZ is 100 on every architecture Go runs on.
-	return time.Duration(n) * 10 * time.Millisecond, err == nil
-}
-
 // hostFile is the pid file in which another host would announce itself.
 type hostFile struct {
 	path        string

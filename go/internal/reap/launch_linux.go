@@ -1,69 +1,22 @@
 package reap
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"processguard/go/internal/lock"
 	"processguard/go/internal/proc"
-	"processguard/go/internal/record"
 	"processguard/go/internal/spec"
 )
 
-// launchGate is how long the launcher waits for the reaper's own gate. The
-// thread that started it gives up after 16 s.
-const launchGate = 14 * time.Second
-
-// errLost says that the claim the reaper was started under is another's now.
-var errLost = errors.New("the claim is no longer this launcher's")
-
-// launchMain starts the reaper outside of the host's session, so that pid 1
-// becomes its parent, and writes its pid into the claim.
-func launchMain(args []string) int {
-	l, err := ParseLaunch(args)
-	if err != nil {
-		complain("%v", err)
-		return exitUsage
-	}
-	// Whatever the host had open without close-on-exec would stay open for as
-	// long as the reaper lives: listening sockets, databases, deleted files.
-	closeOnExec(3)
-	faultPoint("launch-begin")
-	child, argv, err := startReaper(l)
-	if err != nil {
-		complain("reaper: could not be started: %v", err)
-		return exitFailed
-	}
-	defer child.Close()
-	faultPoint("launch-spawned")
-	if err := commit(l, child, argv); err != nil {
-		_ = child.Signal(syscall.SIGKILL)
-		complain("reaper: pid %d was stopped again: %v", child.PID(), err)
-		return exitLost
-	}
-	faultPoint("launch-committed")
-	return exitFine
-}
-
-func startReaper(l Launch) (*proc.Handle, []string, error) {
-	exe, err := executable()
-	if err != nil {
-		return nil, nil, err
-	}
-	argv := append([]string{exe, "run"}, l.Run...)
-	env := reaperEnviron(os.Environ())
+// startDetached starts the reaper in a session of its own, with a handle on the host if
+// it is proven.
+func startDetached(exe string, argv, env []string, host *proc.Handle) (*proc.Handle, error) {
 	files := []uintptr{0, 1, 2}
-	if host := provenHost(l.Options); host != nil {
-		defer host.Close()
+	if host != nil {
 		env = append(env, spec.HostFD+"="+strconv.Itoa(len(files)))
 		files = append(files, host.File().Fd())
 	}
@@ -74,7 +27,7 @@ func startReaper(l Launch) (*proc.Handle, []string, error) {
 		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", exe, err)
+		return nil, fmt.Errorf("%s: %w", exe, err)
 	}
 	var child *proc.Handle
 	if pidfd >= 0 {
@@ -84,96 +37,15 @@ func startReaper(l Launch) (*proc.Handle, []string, error) {
 	}
 	if err != nil {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
-		return nil, nil, err
+		return nil, err
 	}
-	return child, argv, nil
+	return child, nil
 }
 
-// executable is the real path that the reaper is identified by.
-func executable() (string, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	// The kernel's link is real already, unless the file was replaced since.
-	return filepath.EvalSymlinks(exe)
-}
-
-// provenHost is a handle of the host that was open while the host was proven:
-// by its start time, or by being our parent before and after. nil when it is
-// not; the reaper then finds out by itself what the pid is.
-func provenHost(o Options) *proc.Handle {
-	parent := os.Getppid()
-	h, err := proc.Open(o.HostPID)
-	if err != nil {
-		return nil
-	}
-	proven := false
-	if o.HostStarted != "" {
-		proven = h.Identify(proc.Want{Started: o.HostStarted}) == proc.Match
-	}
-	if !proven && h.Identify(proc.Want{Started: o.HostStarted}) != proc.Differs {
-		proven = parent == o.HostPID && os.Getppid() == o.HostPID
-	}
-	if !proven {
-		h.Close()
-		return nil
-	}
-	return h
-}
-
-// reaperEnviron leaves out what would act on a Go program and what was meant
-// for somebody else.
-func reaperEnviron(environ []string) []string {
-	mine := environ[:0:0]
-	for _, e := range environ {
-		if !strings.HasPrefix(e, spec.KeepPrefix) {
-			mine = append(mine, e)
-		}
-	}
-	// One thread of Go code is plenty for a process that sleeps, and each more
-	// brings caches of its own (680 kB dirty instead of up to 930).
-	return append(spec.Restore(mine), "GOMAXPROCS=1")
-}
-
-// commit writes the reaper's pid into the claim while it is still ours.
-func commit(l Launch, child *proc.Handle, argv []string) error {
-	dir, name, _ := splitLock(l.Options.SelfLock)
-	d, err := lock.OpenExisting(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), launchGate)
-	defer cancel()
-	g, err := d.Lock(ctx, name)
-	if err != nil {
-		return err
-	}
-	defer g.Unlock()
-	faultPoint("launch-gate")
-	rec, err := record.Read(d, name)
-	if err != nil {
-		return err
-	}
-	if rec == nil || rec.Token != l.Token {
-		return fmt.Errorf("%s: %w", l.Options.SelfLock, errLost)
-	}
-	id, err := child.ID()
-	if err != nil {
-		return fmt.Errorf("it ended at once: %w", err)
-	}
-	fresh := *rec
-	fresh.PID, fresh.Version, fresh.Argv = child.PID(), l.Version, argv
-	fresh.Started, fresh.Inode = id.Started, id.Inode
-	fresh.Host = l.Options.HostPID
-	if l.Options.HostStarted != "" {
-		fresh.HostStarted = l.Options.HostStarted
-	}
-	fresh.Boot, fresh.NS, fresh.UID = proc.BootID(), proc.NS(), os.Geteuid()
-	fresh.Keeper, fresh.KeeperArgv, fresh.Launcher, fresh.Starting = 0, nil, 0, false
-	return record.Write(d, g, name, &fresh)
-}
+// keepDescriptors keeps from the reaper whatever the host had open without
+// close-on-exec: it would stay open for as long as the reaper lives, listening
+// sockets, databases, deleted files.
+func keepDescriptors() { closeOnExec(3) }
 
 // closeOnExec marks every descriptor from first up. They stay open here: some
 // are Go's own.

@@ -35,6 +35,7 @@ func runMain(args []string) int {
 	faultPoint("run-begin")
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	alsoStops(signals)
 	o, err := ParseRun(args)
 	if err != nil {
 		complain("%v", err)

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -75,9 +76,11 @@ const (
 	// LifeFD and HostFD tell a keeper and a reaper which descriptor they inherited.
 	LifeFD = "PG_LIFE_FD"
 	HostFD = "PG_HOST_FD"
-	// chunk stays below the kernel's limit of 128 KiB for one string.
-	chunk = 96 << 10
 )
+
+// chunk stays below the kernel's limit for one string: 128 KiB on Linux, 32,767
+// characters on Windows.
+const chunk = 30 << 10
 
 // Environ is the spec as environment variables.
 func (s Spec) Environ() []string {
@@ -133,6 +136,9 @@ func FromEnviron(environ []string) (Spec, error) {
 // host and the process. A tracer preloaded by NODE_OPTIONS ran in the
 // original's keepers too, and GODEBUG would act on ours.
 func acts(name string) bool {
+	if runtime.GOOS == "windows" {
+		name = strings.ToUpper(name) // PATH is called Path there, and is the same
+	}
 	switch name {
 	case "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "PATH", LifeFD, HostFD:
 		return true
