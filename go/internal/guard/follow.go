@@ -413,6 +413,7 @@ func (s *session) answerWithoutKeeper(ctx context.Context, f *following) (again 
 		wctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		x, known = f.handle.WaitExit(wctx)
 		cancel()
+		x, known = withoutKeeper(f, x, known)
 	}
 	if ctx.Err() != nil {
 		return false

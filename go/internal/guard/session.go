@@ -209,7 +209,7 @@ func (s *session) commandLine() {
 	a := &s.a
 	base := a.Spawn.HostCwd
 	if base == "" {
-		base = "/" // the host's directory is gone
+		base = root // the host's directory is gone
 	}
 	s.file = a.BinaryPath
 	if s.file != "" && !filepath.IsAbs(s.file) {
@@ -224,7 +224,7 @@ func (s *session) commandLine() {
 	switch v := a.Spawn.Shell.(type) {
 	case bool:
 		if v {
-			shell = "/bin/sh"
+			shell = shellOf(a.Spawn.Env)
 		}
 	case string:
 		shell = v
@@ -234,15 +234,14 @@ func (s *session) commandLine() {
 		for _, arg := range a.Args {
 			line += " " + arg
 		}
-		s.file = shell
-		s.argv = []string{shell, "-c", line}
+		s.file, s.argv = shellWords(shell, line, a.Spawn.HostPath)
 	} else {
 		s.argv = append([]string{a.BinaryPath}, a.Args...)
 	}
 	if a.Spawn.Argv0 != "" {
 		s.argv[0] = a.Spawn.Argv0
 	}
-	s.want = s.argv
+	s.want = recordedArgv(s.argv)
 	if a.Title == "" {
 		a.Title = a.Name
 	}

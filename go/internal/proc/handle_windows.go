@@ -428,3 +428,15 @@ func olderThan(pid int, parent ID) bool {
 	b, berr := strconv.ParseInt(parents, 10, 64)
 	return aerr == nil && berr == nil && a < b
 }
+
+// EndedAt is when the process ended, in the kernel's 100 ns; false while it runs.
+func (h *Handle) EndedAt() (int64, bool) {
+	if h.Alive() != No {
+		return 0, false
+	}
+	var created, exited, kernel, user windows.Filetime
+	err := h.with(func(raw windows.Handle) error {
+		return windows.GetProcessTimes(raw, &created, &exited, &kernel, &user)
+	})
+	return ticks(exited), err == nil && ticks(exited) > 0
+}
