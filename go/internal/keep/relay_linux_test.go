@@ -2,6 +2,7 @@ package keep
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -84,6 +85,27 @@ func TestAMebibyteOnEachPipeArrives(t *testing.T) {
 	}
 }
 
+// What the caller's small socket cannot take is still with the keeper when the
+// process has ended; a pipe takes 64 KiB.
+func TestAnEndingKeeperWaitsForAReaderThatIsLate(t *testing.T) {
+	const size = 60_000
+	c, _, out, _ := piped(t, fmt.Sprintf("exec head -c %d /dev/zero", size))
+	if err := unix.SetsockoptInt(int(c.stdio[1].Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.launch(); err != nil {
+		t.Fatal(err)
+	}
+	c.letGoOfTheirs()
+	c.until(func() bool { return c.exit() != nil }, "an exit record")
+	time.Sleep(drainFor / 4)
+	all, err := io.ReadAll(out)
+	if err != nil || len(all) != size {
+		t.Fatalf("%d bytes of %d, %v", len(all), size, err)
+	}
+	c.ended(c.exit().Keeper)
+}
+
 func TestARelayGoesOnAcrossRestarts(t *testing.T) {
 	c, _, out, _ := piped(t, "echo run; exit 3")
 	c.spec.Restart.Max = 2
@@ -101,7 +123,7 @@ func TestARelayGoesOnAcrossRestarts(t *testing.T) {
 // dies of it nor waits for ever.
 func TestOutputIsDroppedOnceTheReaderIsGone(t *testing.T) {
 	done := filepath.Join(t.TempDir(), "done")
-	c, in, out, errs := piped(t, "head -c 1048576 /dev/zero; head -c 1048576 /dev/zero >&2; echo through >"+done+"; exec sleep 300")
+	c, in, out, errs := piped(t, "set -e; head -c 1048576 /dev/zero; head -c 1048576 /dev/zero >&2; echo through >"+done+"; exec sleep 300")
 	if err := c.launch(); err != nil {
 		t.Fatal(err)
 	}

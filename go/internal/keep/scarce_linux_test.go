@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"processguard/go/internal/lock"
+	"processguard/go/internal/proc"
 	"processguard/go/internal/record"
 	"processguard/go/internal/spec"
 )
@@ -209,6 +210,8 @@ func TestNoProcessSlotDelaysARestart(t *testing.T) {
 	c.ended(now.Keeper)
 }
 
+// Go's runtime may end a keeper that gets no thread, before it could say why.
+// The claim is then as good as given back: nothing ran and the life lock is free.
 func TestNoProcessSlotFailsAFirstStart(t *testing.T) {
 	c := newClaim(t, "/bin/sleep", "300")
 	unprivileged(t, c)
@@ -218,9 +221,16 @@ func TestNoProcessSlotFailsAFirstStart(t *testing.T) {
 	c.stopped(keeper)
 	processSlots(t, keeper, 0)
 	signalPID(t, keeper, unix.SIGCONT)
-	x := c.ended(keeper)
-	if x.Outcome != record.Failed || !x.Released || !strings.Contains(x.Error, "temporarily unavailable") {
-		t.Fatalf("exit %s", asJSON(x))
+	c.gone(keeper, "the keeper")
+	if x := c.exit(); x != nil {
+		if c.ended(keeper); x.Outcome != record.Failed || !x.Released || !strings.Contains(x.Error, "temporarily unavailable") {
+			t.Fatalf("exit %s", asJSON(x))
+		}
+	} else if r := c.record(); r == nil || r.PID != 0 || c.dir.LifeHeld(c.spec.Name, c.spec.Token) != proc.No {
+		t.Fatalf("record %+v", r)
+	}
+	if _, ran := c.mine(); len(ran) > 0 {
+		t.Fatalf("runs %v", ran)
 	}
 }
 
@@ -396,4 +406,26 @@ func memory(t *testing.T, pid int) (dirty, pss int) {
 		_, _ = fmt.Sscanf(line, "Pss: %d kB", &pss)
 	}
 	return dirty, pss
+}
+
+// Claimants wait for as long as a record says starting, so what could not be
+// written is written later.
+func TestAFullDiskDelaysTheEndOfAStart(t *testing.T) {
+	pids, fill, free := smallDisk(t)
+	c := newClaimIn(t, pids, "/bin/sleep", "300")
+	c.spec.Cwd = "/"
+	c.fault = "keep-ran:stop"
+	if err := c.launch(); err != nil {
+		t.Fatal(err)
+	}
+	keeper := c.keeperOf()
+	c.stopped(keeper)
+	fill()
+	signalPID(t, keeper, unix.SIGCONT)
+	time.Sleep(200 * time.Millisecond)
+	if r := c.record(); r == nil || r.PID == 0 || !r.Starting || !alive(r.PID) {
+		t.Fatalf("record %+v", r)
+	}
+	free()
+	c.running(0)
 }

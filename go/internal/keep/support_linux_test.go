@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -98,16 +99,17 @@ func tell() {
 
 // claim is one claim that a test stands behind, as a host would.
 type claim struct {
-	t      *testing.T
-	dir    *lock.Dir
-	spec   spec.Spec
-	exe    string
-	env    []string // of the process
-	mark   string   // in the environment of every process of this claim
-	fault  string
-	stdio  []*os.File // nil: /dev/null three times
-	before string     // shell commands that the launcher is started after
-	cred   *syscall.Credential
+	t       *testing.T
+	dir     *lock.Dir
+	spec    spec.Spec
+	exe     string
+	env     []string // of the process
+	mark    string   // in the environment of every process of this claim
+	fault   string
+	stdio   []*os.File // nil: /dev/null three times
+	before  string     // shell commands that the launcher is started after
+	through []string   // a command that runs the launcher
+	cred    *syscall.Credential
 }
 
 func newClaim(t *testing.T, argv ...string) *claim {
@@ -169,8 +171,12 @@ func (c *claim) command() *exec.Cmd {
 		cmd.Path = built.fault
 		cmd.Args[0] = built.fault
 	}
+	if c.through != nil {
+		cmd.Args = append(slices.Clone(c.through), cmd.Args...)
+		cmd.Path = c.through[0]
+	}
 	if c.before != "" {
-		cmd.Args = append([]string{"sh", "-c", c.before + `; exec "$0" "$@"`}, cmd.Args...)
+		cmd.Args = append([]string{"/bin/sh", "-c", c.before + `; exec "$0" "$@"`}, cmd.Args...)
 		cmd.Path = "/bin/sh"
 	}
 	if c.cred != nil {
