@@ -5,7 +5,7 @@
  * beyond the Go modules: node-gyp would fetch Node's headers from nodejs.org, so
  * the C compiler is called directly, with the headers of node-api-headers.
  *
- *   node binding/build.mjs [--if-missing] [--tags fault] [--force]
+ *   node binding/build.mjs [--if-missing] [--tags fault] [--force] [--target win32-x64]
  *
  * Everything lands in prebuilds/<platform>-<arch>/ (prebuilds-<tags>/ with --tags),
  * each file by rename: a host that runs keeps the files that it mapped.
@@ -24,15 +24,22 @@ const { values: options } = parseArgs({
 		'if-missing': { type: 'boolean', default: false },
 		force: { type: 'boolean', default: false },
 		tags: { type: 'string', default: '' },
+		target: { type: 'string', default: `${process.platform}-${process.arch}` },
 	},
 });
 
-const windows = process.platform === 'win32';
-const target = `${process.platform}-${process.arch}`;
+const target = options.target;
+const [platform, arch] = target.split('-');
+const windows = platform === 'win32';
+// The cross compilers by the names that Debian gives them.
+const cross = { 'win32-x64': 'x86_64-w64-mingw32-gcc', 'linux-arm64': 'aarch64-linux-gnu-gcc' };
 const outputs = join(root, options.tags ? `prebuilds-${options.tags.replaceAll(',', '-')}` : 'prebuilds', target);
 // Go's own default is gcc; the library and the shim shall come from one compiler.
-const compiler = process.env.CC || (windows ? 'gcc' : 'cc');
-const library = { win32: 'libguard.dll', darwin: 'libguard.dylib' }[String(process.platform)] ?? 'libguard.so';
+const compiler =
+	process.env.CC ||
+	(target === `${process.platform}-${process.arch}` ? undefined : cross[/** @type {'win32-x64'} */ (target)]) ||
+	(windows ? 'gcc' : 'cc');
+const library = { win32: 'libguard.dll', darwin: 'libguard.dylib' }[platform] ?? 'libguard.so';
 const executable = (/** @type {string} */ name) => (windows ? `${name}.exe` : name);
 
 /** Ends the build with a sentence instead of a stack. */
@@ -123,11 +130,11 @@ function headers() {
 
 const flags = ['-trimpath', '-buildvcs=false'];
 const goEnv = {
-	GOOS: { win32: 'windows' }[String(process.platform)] ?? process.platform,
-	GOARCH: { x64: 'amd64', ia32: '386' }[String(process.arch)] ?? process.arch,
+	GOOS: { win32: 'windows' }[platform] ?? platform,
+	GOARCH: { x64: 'amd64', ia32: '386' }[arch] ?? arch,
 };
 const goSources = ['go', 'go.mod', 'go.sum', 'binding/build.mjs'];
-const floor = process.platform === 'linux' ? ['-include', join(root, 'binding', 'glibc.h')] : [];
+const floor = platform === 'linux' ? ['-include', join(root, 'binding', 'glibc.h')] : [];
 
 /** @param {string} out */
 function buildLibrary(out) {
@@ -179,6 +186,7 @@ function buildShim(out) {
 	const link = {
 		linux: ['-Wl,-z,nodelete', '-Wl,-z,relro', '-Wl,-z,now', '-lpthread', '-ldl'],
 		darwin: ['-undefined', 'dynamic_lookup'],
+		win32: ['-static-libgcc'],
 	};
 	// A stranger's newer compiler may warn of something; that must not end an install.
 	const strict = options['if-missing'] ? [] : ['-Werror'];
@@ -202,7 +210,7 @@ function buildShim(out) {
 		'-o',
 		out,
 		'-s',
-		...(link[/** @type {'linux'} */ (String(process.platform))] ?? []),
+		...(link[/** @type {'linux'} */ (platform)] ?? []),
 	]);
 }
 

@@ -61,7 +61,7 @@ const require = createRequire(import.meta.url);
 const libraryNames = /** @type {Record<string, string>} */ ({ win32: 'libguard.dll', darwin: 'libguard.dylib' });
 
 /** What the package is built and tested for. */
-const supported = ['linux-x64'];
+const supported = ['linux-x64', 'win32-x64'];
 
 /**
  * @param {string} code
