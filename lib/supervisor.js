@@ -10,6 +10,7 @@ import process from 'node:process';
 import { describeSpawnFailure } from './exit.js';
 import { fingerprint, guard } from './guard.js';
 import { clearStaleHostPidFiles, keepReaperAlive } from './node.js';
+import { readOptions } from './options.js';
 
 const REAPER_NAME = 'process-guard-reaper';
 /** How the reaper's program is told among what runs, whichever copy of it. */
@@ -213,6 +214,16 @@ function bundledSupervisor({ log, spawn, label, reaperName, reaperGraceMs, befor
 		if (descriptors.some(({ name }) => name === reaperName)) {
 			throw new TypeError(`${reaperName} is the name of the reaper, and no process can have it too`);
 		}
+		const call = {
+			pidDir,
+			processes: guardDescriptors(descriptors),
+			spawn,
+			log,
+			version: fingerprint(...(fingerprintParts ?? [])),
+			stopOrphans: true,
+		};
+		// What guard() would refuse is refused before the reaper runs, which is started first.
+		readOptions(call);
 		await beforeStart?.(context);
 		const targets = descriptors.map(({ name, command, args = [] }) => ({
 			name,
@@ -232,14 +243,7 @@ function bundledSupervisor({ log, spawn, label, reaperName, reaperGraceMs, befor
 		};
 		const launch = () => guard({ pidDir, processes: [], spawn, log, reaper });
 		const watched = await launch();
-		const status = await guard({
-			pidDir,
-			processes: guardDescriptors(descriptors),
-			spawn,
-			log,
-			version: fingerprint(...(fingerprintParts ?? [])),
-			stopOrphans: true,
-		});
+		const status = await guard(call);
 		const watchdog = keepReaperAlive({
 			pidDir,
 			reaper: watched.reaper,
