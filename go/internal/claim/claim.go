@@ -266,7 +266,7 @@ func (c *claimer) look() (*scene, error) {
 		if !s.facts.OtherNS {
 			s.process, s.facts.Process = openProcess(rec)
 			s.keeper, s.facts.Keeper = keeperOf(rec, s.facts.Life)
-			s.facts.Starting = rec.Starting && (s.facts.Keeper != proc.No || heldChild(s.process, rec))
+			s.facts.Starting = rec.Starting && (s.facts.Keeper != proc.No || HeldChild(s.process, rec))
 		}
 	}
 	if s.facts.Found != Named || s.facts.Process != Ours || !s.facts.SameConfig {
@@ -329,10 +329,10 @@ func keeperOf(rec *record.Record, life proc.Answer) (*proc.Handle, proc.Answer) 
 	return h, proc.Unknown
 }
 
-// heldChild says whether the process is still the keeper's child that waits to
+// HeldChild says whether the process is still the keeper's child that waits to
 // be let go. Its keeper is gone, so it ends without ever becoming ours; joined,
 // its exit was somebody's clean stop.
-func heldChild(h *proc.Handle, rec *record.Record) bool {
+func HeldChild(h *proc.Handle, rec *record.Record) bool {
 	if h == nil || len(rec.KeeperArgv) == 0 {
 		return false
 	}

@@ -5,7 +5,9 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"processguard/go/internal/proc"
 )
@@ -41,9 +43,45 @@ func adopted(h *proc.Handle, loopDone <-chan struct{}) {
 					cancel()
 				}
 			}
-			// Not our child: ECHILD, and nothing happens.
-			h.Reap()
+			reap(h)
 			return nil
+		})
+	}()
+}
+
+// reap collects h if it is our child; elsewhere the kernel answers ECHILD and
+// nothing happens. How it ended is kept for those who follow it: before Linux
+// 6.15 nobody can read it any more.
+func reap(h *proc.Handle) bool {
+	id, err := h.ID()
+	x, ok := h.Reap()
+	if ok && err == nil {
+		endings.Store(id, x)
+		time.AfterFunc(endingKept, func() { endings.Delete(id) })
+	}
+	return ok
+}
+
+// endings are the statuses this host collected itself, by process identity.
+var endings sync.Map
+
+const endingKept = time.Minute
+
+// owned are the pids that a session of this host has been told of by a spawn:
+// nobody else's stray child.
+var owned sync.Map
+
+func own(pid int) {
+	h, err := proc.Open(pid)
+	if err != nil {
+		return
+	}
+	owned.Store(pid, true)
+	go func() {
+		_ = protect("forgetting a child", func() error {
+			defer h.Close()
+			defer owned.Delete(pid)
+			return h.Wait(context.Background())
 		})
 	}()
 }
@@ -53,9 +91,11 @@ func adopted(h *proc.Handle, loopDone <-chan struct{}) {
 var spawning atomic.Int64
 
 // adoptStray finds the launcher of a spawn that a thread was asked for and did
-// not live to report. Its command line carries the token; a zombie has none
-// left, so one of ours that nobody else can own is reaped too.
-func adoptStray(token string, exes ...string) {
+// not live to report. Its command line carries the token. A zombie has none
+// left: one is reaped only if it bears the name of our own program and came
+// after we asked, since a status taken from another's child is an exit event
+// that its event loop never sees. One called node stays as it is.
+func adoptStray(token string, asked int64, exe string) {
 	kids, err := proc.Children(os.Getpid())
 	if err != nil {
 		return
@@ -70,7 +110,7 @@ func adoptStray(token string, exes ...string) {
 		case err == nil && carries(argv, token):
 			adopted(h, nil)
 			continue
-		case err != nil && spawning.Load() == 0 && h.Alive() == proc.No && isLauncher(pid, exes):
+		case err != nil && spawning.Load() == 0 && h.Alive() == proc.No && bearsName(pid, exe) && cameAfter(h, asked):
 			h.Reap()
 		}
 		h.Close()
@@ -86,21 +126,27 @@ func carries(argv []string, token string) bool {
 	return false
 }
 
-// isLauncher compares the name the kernel keeps of a zombie.
-func isLauncher(pid int, exes []string) bool {
+// bearsName compares the name that the kernel keeps of a zombie.
+func bearsName(pid int, exe string) bool {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	if err != nil || exe == "" {
+		return false
+	}
+	base := exe[strings.LastIndexByte(exe, '/')+1:]
+	if len(base) > 15 {
+		base = base[:15]
+	}
+	return base == strings.TrimSuffix(string(text), "\n")
+}
+
+// cameAfter says whether a process started after a moment of the boot clock.
+func cameAfter(h *proc.Handle, bootMs int64) bool {
+	id, err := h.ID()
 	if err != nil {
 		return false
 	}
-	name := strings.TrimSuffix(string(text), "\n")
-	for _, exe := range exes {
-		base := exe[strings.LastIndexByte(exe, '/')+1:]
-		if len(base) > 15 {
-			base = base[:15]
-		}
-		if base == name {
-			return true
-		}
-	}
-	return false
+	_, ticks, ok := strings.Cut(id.Started, ":")
+	n, err := strconv.ParseInt(ticks, 10, 64)
+	// Start times are kept in hundredths of a second, rounded down.
+	return ok && err == nil && n*10 >= bootMs-10
 }

@@ -67,8 +67,8 @@ func (s *session) attachKeeper(f *following) {
 			h = nil
 		}
 		f.keeper = h
-		reapAfter(f.rec.Keeper)
-		reapAfter(f.rec.PID)
+		reapAfter(f.rec.Keeper, 0)
+		reapAfter(f.rec.PID, f.rec.Keeper)
 	}
 }
 
@@ -78,7 +78,10 @@ var reaping sync.Map
 // reapAfter makes sure that a keeper, or the process of a killed one, does not
 // stay a zombie where they end up as children of this host. Anywhere else the
 // attempt finds that it is not its child.
-func reapAfter(pid int) {
+//
+// A process that dies together with its keeper still has that one as its parent
+// when it is over, and becomes ours only when the keeper has ended too.
+func reapAfter(pid, parent int) {
 	if !inheritsOrphans() {
 		return
 	}
@@ -95,16 +98,25 @@ func reapAfter(pid int) {
 		h.Close()
 		return
 	}
-	adopted(h, nil)
+	var keeper *proc.Handle
+	if parent > 0 {
+		keeper, _ = proc.Open(parent)
+	}
 	go func() {
-		_ = protect("forgetting a child", func() error {
+		_ = protect("reaping an orphan", func() error {
 			defer reaping.Delete(id)
-			h, err := proc.Open(pid)
-			if err != nil {
-				return nil
-			}
 			defer h.Close()
-			return h.Wait(context.Background())
+			if err := h.Wait(context.Background()); err != nil {
+				return err
+			}
+			done := reap(h)
+			if keeper != nil {
+				defer keeper.Close()
+				if !done && keeper.Wait(context.Background()) == nil {
+					reap(h)
+				}
+			}
+			return nil
 		})
 	}()
 }
@@ -172,13 +184,10 @@ func (s *session) hear(ctx context.Context, f *following, sub *watch.Sub) (*sayi
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	keeperOver := make(chan struct{})
-	if f.keeper != nil {
-		go closeWhenOver(wctx, f.keeper, keeperOver)
-	} else if f.rec.Keeper <= 0 || !s.keeperMayLive(f.rec) {
-		close(keeperOver)
-	}
+	s.watchKeeper(wctx, f, keeperOver)
 	slow := time.NewTimer(slowKeeper)
 	defer slow.Stop()
+	kernel := make(chan proc.Exit, 1)
 	last := false
 	for {
 		if say := s.said(f); say != nil {
@@ -195,12 +204,43 @@ func (s *session) hear(ctx context.Context, f *following, sub *watch.Sub) (*sayi
 			if f.handle == nil {
 				continue
 			}
-			if x, ok := f.handle.Exit(); ok {
-				s.patch(pair{"exitProof", "kernel"}, pair{"code", codeOf(x)}, pair{"signal", signalOf(x)}, pair{"exited", true})
-			}
+			go func() {
+				if x, ok := f.handle.WaitExit(wctx); ok {
+					kernel <- x
+				}
+			}()
+		case x := <-kernel:
+			s.patch(pair{"exitProof", "kernel"}, pair{"code", codeOf(x)}, pair{"signal", signalOf(x)}, pair{"exited", true})
 		case <-ctx.Done():
 			return nil, ""
 		}
+	}
+}
+
+// watchKeeper closes over when the keeper of f has ended. One that cannot be
+// identified sends no event and is looked at again.
+func (s *session) watchKeeper(ctx context.Context, f *following, over chan struct{}) {
+	switch {
+	case f.keeper != nil:
+		go closeWhenOver(ctx, f.keeper, over)
+	case f.rec.Keeper <= 0 || !s.keeperMayLive(f.rec):
+		close(over)
+	default:
+		go func() {
+			t := time.NewTicker(slowKeeper)
+			defer t.Stop()
+			for {
+				select {
+				case <-t.C:
+					if !s.keeperMayLive(f.rec) {
+						close(over)
+						return
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
 	}
 }
 
@@ -329,17 +369,12 @@ func (s *session) rejoin(ctx context.Context, f *following, say *saying, sub *wa
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	keeperOver := make(chan struct{})
-	switch {
-	case f.keeper != nil:
-		go closeWhenOver(wctx, f.keeper, keeperOver)
-	case !s.keeperMayLive(f.rec):
-		close(keeperOver)
-	}
+	s.watchKeeper(wctx, f, keeperOver)
 	last := false
 	for {
 		rec, err := record.Read(s.dir, s.a.Name)
 		mine := err == nil && rec.Ours() && rec.Token == f.rec.Token
-		if mine && rec.PID > 0 && rec.PID != f.rec.PID && !rec.Starting {
+		if mine && rec.PID > 0 && !sameProcess(rec, f.rec) && !rec.Starting {
 			s.restarts = rec.Restarts
 			next := s.follower(rec, f.owner)
 			if next == nil {
@@ -378,6 +413,11 @@ func (s *session) rejoin(ctx context.Context, f *following, say *saying, sub *wa
 	}
 }
 
+// sameProcess compares more than the pid: a restart may get the same one.
+func sameProcess(a, b *record.Record) bool {
+	return a.PID == b.PID && (a.Started == "" || b.Started == "" || a.Started == b.Started) && (a.Inode == 0 || b.Inode == 0 || a.Inode == b.Inode)
+}
+
 // saidAfter is a newer decision of the same keeper than say, nil if none.
 func (s *session) saidAfter(f *following, say *saying) *saying {
 	if f.life != nil {
@@ -410,9 +450,13 @@ func (s *session) answerWithoutKeeper(ctx context.Context, f *following) (again 
 	if f.handle != nil {
 		// Whoever inherited it reaps it now or soon; a parent that never does
 		// leaves it readable as a zombie.
+		id, _ := f.handle.ID()
 		wctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		x, known = f.handle.WaitExit(wctx)
 		cancel()
+		if kept, ok := endings.Load(id); ok && !known {
+			x, known = kept.(proc.Exit), true
+		}
 		x, known = withoutKeeper(f, x, known)
 	}
 	if ctx.Err() != nil {

@@ -90,8 +90,12 @@ func (s *session) reaper(ctx context.Context, a *reaperArgs) {
 	taken := false
 	for {
 		key := s.flightKey()
-		leader, shared, err := board(ctx, key)
+		leader, shared, refused, err := board(ctx, key)
 		if err != nil {
+			return
+		}
+		if refused != "" {
+			s.reaperFails("%s", refused)
 			return
 		}
 		if shared != nil {
@@ -100,9 +104,15 @@ func (s *session) reaper(ctx context.Context, a *reaperArgs) {
 			}
 			continue
 		}
-		again := s.leadReaper(ctx, a, leader, key, flags, taken)
-		leader.land(key, nil)
-		if !again || taken {
+		again := func() bool {
+			defer leader.land(key, nil)
+			return s.leadReaper(ctx, a, leader, key, flags, taken)
+		}()
+		if !again || ctx.Err() != nil {
+			return
+		}
+		if taken {
+			s.reaperFails("its claim in %s was taken away twice while it was being started; the next guard() tries again", dir.Path())
 			return
 		}
 		taken = true
@@ -130,7 +140,7 @@ func (s *session) joinReaper(rec *record.Record) bool {
 	if v != proc.Match {
 		return false
 	}
-	reapAfter(rec.PID)
+	reapAfter(rec.PID, 0)
 	s.patch(pair{"pid", rec.PID}, pair{"adopted", true}, pair{"started", true})
 	return true
 }
@@ -138,7 +148,7 @@ func (s *session) joinReaper(rec *record.Record) bool {
 func (s *session) leadReaper(ctx context.Context, a *reaperArgs, fl *flight, key string, flags []string, taken bool) (again bool) {
 	res, err := claim.Run(ctx, claim.Request{
 		Dir: s.dir, Hub: s.hub, Name: a.Name, Version: a.Version, Argv: s.want, Thread: a.Thread,
-		Budget: s.budget(), AfterTaken: taken, Succeeds: true, Closed: s.e.Closed,
+		Budget: s.budget(), Succeeds: true, Closed: s.e.Closed,
 	})
 	for _, n := range res.Notes {
 		s.report(fmt.Sprintf("%s: %s", a.Name, n))
@@ -151,6 +161,7 @@ func (s *session) leadReaper(ctx context.Context, a *reaperArgs, fl *flight, key
 		}
 		return false
 	case errors.As(err, &refused):
+		fl.refuse(key, err.Error())
 		s.reaperFails("%v", err)
 		return false
 	case err != nil:
@@ -183,7 +194,7 @@ func (s *session) leadReaper(ctx context.Context, a *reaperArgs, fl *flight, key
 		rec, refusal, lost := s.launchReaper(ctx, token, cmd)
 		switch {
 		case rec != nil:
-			reapAfter(rec.PID)
+			reapAfter(rec.PID, 0)
 			s.patch(pair{"command", cmd[0]}, pair{"pid", rec.PID}, pair{"adopted", false}, pair{"started", true})
 			fl.land(key, rec)
 			return false
@@ -208,6 +219,7 @@ func (s *session) launchReaper(ctx context.Context, token string, cmd []string) 
 	env := spec.Shield(s.a.Spawn.Env, s.a.Spawn.HostPath)
 	k, refusal := s.spawn(ctx, token, cmd, map[string]any{"command": cmd[0], "args": cmd[1:], "env": env, "direct": false})
 	if ctx.Err() != nil {
+		s.abandon(k)
 		_, _ = s.giveBack(token)
 		return nil, "", false
 	}

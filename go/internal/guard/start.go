@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,8 +31,12 @@ func (s *session) attempt(ctx context.Context) *following {
 	taken, removed := s.displaced, false
 	for {
 		key := s.flightKey()
-		leader, shared, err := board(ctx, key)
+		leader, shared, refused, err := board(ctx, key)
 		if err != nil {
+			return nil
+		}
+		if refused != "" {
+			s.fail("%s was not started: %s", s.a.Title, refused)
 			return nil
 		}
 		if shared != nil {
@@ -40,8 +45,10 @@ func (s *session) attempt(ctx context.Context) *following {
 			}
 			continue
 		}
-		f, again := s.lead(ctx, leader, key, taken)
-		leader.land(key, nil)
+		f, again := func() (*following, loss) {
+			defer leader.land(key, nil) // also when it panics: others wait for it
+			return s.lead(ctx, leader, key, taken)
+		}()
 		switch {
 		case f != nil:
 			return f
@@ -85,6 +92,7 @@ func (s *session) lead(ctx context.Context, fl *flight, key string, taken bool) 
 		}
 		return nil, nothingLost
 	case errors.As(err, &refused):
+		fl.refuse(key, err.Error())
 		s.fail("%s was not started: %v", s.a.Title, err)
 		return nil, nothingLost
 	case err != nil:
@@ -92,8 +100,14 @@ func (s *session) lead(ctx context.Context, fl *flight, key string, taken bool) 
 		return nil, nothingLost
 	case res.Joined != nil:
 		f := s.join(res.Joined, false)
+		if f == nil && res.Joined.Keeper > 0 && s.keeperMayLive(res.Joined) {
+			// It ended between the look and our opening it; its keeper answers.
+			f = &following{rec: res.Joined, over: true}
+			s.attachKeeper(f)
+			s.nowRuns(res.Joined, true)
+			return f, nothingLost
+		}
 		if f == nil {
-			// It ended between the look and our opening it.
 			return nil, lostToReaper
 		}
 		fl.land(key, res.Joined)
@@ -144,10 +158,15 @@ func (s *session) join(rec *record.Record, say bool) *following {
 		s.log("warn", "%s: %s", s.a.Title, n)
 		s.report(n)
 	}
-	s.restarts = rec.Restarts
-	s.patch(pair{"restarts", rec.Restarts}, pair{"pid", rec.PID}, pair{"adopted", true}, pair{"started", true})
+	s.nowRuns(rec, true)
 	s.log("info", "%s already runs as pid %d; joined it", s.a.Title, rec.PID)
 	return f
+}
+
+// nowRuns fills the state of a process that runs.
+func (s *session) nowRuns(rec *record.Record, adopted bool) {
+	s.restarts = rec.Restarts
+	s.patch(pair{"restarts", rec.Restarts}, pair{"pid", rec.PID}, pair{"adopted", adopted}, pair{"started", true})
 }
 
 // commands are the ways a Go program of ours is started, in the order they are
@@ -186,7 +205,7 @@ func (s *session) start(ctx context.Context, won *claim.Won) (*following, loss) 
 	}
 	s.note("the keeper for the %s could not be started (%s), so this thread starts it itself: a crash is restarted only while this thread lives, and its output and its end are bound to it. Permit %s, %s or node in the host's spawn",
 		s.a.Title, strings.Join(refusals, "; "), s.a.Paths.Keeper, s.a.ExecPath)
-	return s.direct(ctx, next)
+	return s.direct(ctx, next, won.Orphan)
 }
 
 // renew takes a new token for the next way to start. ok false: the claim is
@@ -225,6 +244,7 @@ func (s *session) launch(ctx context.Context, won *claim.Won, token string, cmd 
 	}
 	launched, refusal := s.spawn(ctx, token, cmd, map[string]any{"command": cmd[0], "args": cmd[1:], "env": env, "direct": false})
 	if ctx.Err() != nil {
+		s.abandon(launched)
 		_, _ = s.giveBack(token)
 		return nil, nothingLost, ""
 	}
@@ -272,8 +292,17 @@ type child struct {
 	answers <-chan spawnMessage
 }
 
+// abandon leaves a child that nobody waits for any more to its event loop or,
+// when that is gone, to us.
+func (s *session) abandon(k *child) {
+	if k != nil && k.handle != nil {
+		adopted(k.handle, s.e.Context().Done())
+	}
+}
+
 // spawn asks JavaScript to start something and looks at what came back.
 func (s *session) spawn(ctx context.Context, token string, argv []string, m map[string]any) (*child, string) {
+	asked := proc.BootMillis()
 	spawning.Add(1)
 	answers := s.ask(s.c, m)
 	answered := false
@@ -282,7 +311,7 @@ func (s *session) spawn(ctx context.Context, token string, argv []string, m map[
 		if !answered {
 			// The thread ended with the spawn under way: whatever it started has
 			// no event loop any more.
-			adoptStray(token, s.a.Paths.Keeper, "node", s.a.ExecPath)
+			adoptStray(token, asked, argv[0])
 		}
 	}()
 	var msg spawnMessage
@@ -324,6 +353,7 @@ func (s *session) spawn(ctx context.Context, token string, argv []string, m map[
 		}
 	}
 	k := &child{pid: *msg.PID, own: msg.Own, answers: answers}
+	own(k.pid)
 	h, err := proc.Open(k.pid)
 	switch {
 	case err == nil:
@@ -372,12 +402,21 @@ func (s *session) handedBack(k *child, argv []string) string {
 	}
 	// A launcher's line with our token is ours even where the host resolved
 	// the command to another path.
-	for i, a := range argv {
-		if a == "--token" && carries(running, argv[i+1]) {
-			return ""
-		}
+	if token := launcherToken(argv); token != "" && carries(running, token) {
+		return ""
 	}
 	return fmt.Sprintf("spawn handed back pid %d, which is running `%s` rather than %s", k.pid, strings.Join(running, " "), argv[0])
+}
+
+// launcherToken is the token in a launcher's command line, "" for any other.
+func launcherToken(argv []string) string {
+	if !slices.Contains(argv, "launch") {
+		return ""
+	}
+	if i := slices.Index(argv, "--token"); i >= 0 && i+1 < len(argv) && slices.Index(argv, "launch") < i {
+		return argv[i+1]
+	}
+	return ""
 }
 
 // awaitKeeper waits until the keeper of token has named a process that runs,
@@ -469,11 +508,18 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 				continue // it changed since we read it
 			case held == proc.No && rec.PID > 0:
 				// The keeper died between naming the process and confirming it. If
-				// the process got away it runs; else the claim is entered once more.
-				if f := s.follower(rec, true); f != nil {
+				// the process got away it runs; a child that is still held ends by
+				// itself, and then the claim is entered once more.
+				f := s.follower(rec, true)
+				if f == nil {
+					return nil, lostToReaper, ""
+				}
+				held := claim.HeldChild(f.handle, rec)
+				f.close()
+				if !held {
 					return s.started(ctx, rec, k), nothingLost, ""
 				}
-				return nil, lostToReaper, ""
+				relook = time.After(lifeLook)
 			case held == proc.No:
 				if x := s.lastWord(token, life); x != nil {
 					return s.endedEarly(ctx, token, x, k)
@@ -592,8 +638,11 @@ func (s *session) endedEarly(ctx context.Context, token string, x *record.Exit, 
 	}
 	s.patch(pair{"pid", x.PID}, pair{"adopted", false}, pair{"started", true})
 	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, x.PID, x.Keeper, strings.Join(s.argv, " "))
-	rec := &record.Record{PID: x.PID, Token: token, Keeper: x.Keeper, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started, Restarts: s.restarts}
-	return &following{rec: rec, owner: true, over: true, said: x}, nothingLost, ""
+	lockPath := s.dir.Join(s.a.Name + lock.RecordSuffix)
+	rec := &record.Record{PID: x.PID, Token: token, Keeper: x.Keeper, KeeperArgv: []string{s.a.Paths.Keeper, "keep", "--lock", lockPath, "--token", token}, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started, Restarts: s.restarts}
+	f := &following{rec: rec, owner: true, over: true, said: x}
+	s.attachKeeper(f)
+	return f, nothingLost, ""
 }
 
 // awaitLauncher lets the event loop reap the launcher, so that guard() leaves
@@ -615,19 +664,20 @@ func (s *session) started(ctx context.Context, rec *record.Record, k *child) *fo
 		f = &following{rec: rec, owner: true, over: true}
 		s.attachKeeper(f)
 	}
-	s.restarts = rec.Restarts
-	s.patch(pair{"restarts", rec.Restarts}, pair{"pid", rec.PID}, pair{"adopted", false}, pair{"started", true})
+	s.nowRuns(rec, false)
 	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, rec.PID, rec.Keeper, strings.Join(s.argv, " "))
 	s.awaitLauncher(ctx, k)
 	return f
 }
 
 // direct lets JavaScript start the process itself.
-func (s *session) direct(ctx context.Context, token string) (*following, loss) {
+func (s *session) direct(ctx context.Context, token string, orphan *record.Record) (*following, loss) {
+	s.awaitOrphan(ctx, orphan)
 	before := childrenNow()
 	k, refusal := s.spawn(ctx, token, s.argv, map[string]any{"command": s.a.BinaryPath, "args": s.a.Args, "env": nil, "direct": true})
 	if ctx.Err() != nil || s.e.Closed() {
-		s.settleDirect(token, before)
+		s.abandon(k)
+		s.settleDirect(token, before, k)
 		return nil, nothingLost
 	}
 	if refusal != "" {
@@ -658,9 +708,12 @@ func (s *session) direct(ctx context.Context, token string) (*following, loss) {
 		return nil, lostToReaper
 	}
 	if err != nil {
-		// It runs and this thread watches it; only the record cannot say so.
-		s.fail("the lock for %s could not be updated with pid %d: %v; the process was left running", s.a.Title, k.pid, err)
-		rec = &record.Record{PID: k.pid, Token: token, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started}
+		// Without a record the next claimant would start a second one.
+		claim.Keep(token)
+		go stopStray(k.handle)
+		_, _ = s.giveBack(token)
+		s.fail("the lock for %s could not be updated with pid %d: %v; the process was stopped again", s.a.Title, k.pid, err)
+		return nil, nothingLost
 	}
 	if h, err := proc.Open(k.pid); err == nil {
 		// When this thread ends before its child does, no event loop is left to
@@ -686,8 +739,17 @@ func childrenNow() map[int]bool {
 // child of the host that came since with our command line is committed, so that
 // the next caller joins it; without one the claim is given back. A host killed
 // at this point leaves a process that no record names; that gap is documented.
-func (s *session) settleDirect(token string, before map[int]bool) {
-	h := s.strayChild(before)
+func (s *session) settleDirect(token string, before map[int]bool, k *child) {
+	var h *proc.Handle
+	if k != nil {
+		if v, mine := proc.Identify(k.pid, proc.Want{Argv: s.want}); v == proc.Match {
+			h = mine
+		} else if mine != nil {
+			mine.Close()
+		}
+	} else {
+		h = s.strayChild(before)
+	}
 	if h == nil {
 		_, _ = s.giveBack(token)
 		return
@@ -696,7 +758,29 @@ func (s *session) settleDirect(token string, before map[int]bool) {
 	if taken || err != nil {
 		go stopStray(h)
 	} else {
-		adopted(h, nil)
+		adopted(h, s.e.Context().Done())
+	}
+}
+
+// awaitOrphan gives a displaced process the time that replaceGraceMs says,
+// where no keeper is there to do it.
+func (s *session) awaitOrphan(ctx context.Context, orphan *record.Record) {
+	if orphan == nil || s.a.GraceMs <= 0 {
+		return
+	}
+	v, h := proc.Identify(orphan.PID, want(orphan))
+	if h == nil {
+		return
+	}
+	defer h.Close()
+	if v != proc.Match {
+		return
+	}
+	wctx, cancel := context.WithTimeout(ctx, time.Duration(s.a.GraceMs)*time.Millisecond)
+	defer cancel()
+	if h.Wait(wctx) != nil && s.a.GraceKill && ctx.Err() == nil {
+		_ = h.Signal(syscall.SIGKILL)
+		_ = h.Wait(ctx)
 	}
 }
 
@@ -705,7 +789,7 @@ func (s *session) settleDirect(token string, before map[int]bool) {
 func (s *session) strayChild(before map[int]bool) *proc.Handle {
 	kids, _ := proc.Children(os.Getpid())
 	for _, pid := range kids {
-		if before[pid] {
+		if _, known := owned.Load(pid); known || before[pid] {
 			continue
 		}
 		v, h := proc.Identify(pid, proc.Want{Argv: s.want})

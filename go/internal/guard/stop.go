@@ -110,7 +110,20 @@ func stopProcess(ctx context.Context, _ *Env, _ *Call, raw json.RawMessage) (any
 		}
 		kctx, cancel := context.WithTimeout(ctx, defaultStop)
 		defer cancel()
-		if !over(kctx, h, keeper, kv == proc.Match) {
+		if v == proc.Match && h.Wait(kctx) == nil && !keeperEnds(ctx, keeper, kv == proc.Match) {
+			// The process is gone; only its keeper does not move.
+			ans.Stopped = true
+			ans.Detail = fmt.Sprintf("pid %d was ended with SIGKILL; its keeper pid %d%s has not ended yet", rec.PID, rec.Keeper, stateOf(keeper))
+			if x, ok := ending(dir, a.Name, rec, life, h); ok {
+				ans.Code, ans.Signal = codeOf(x), signalOf(x)
+			}
+			return ans, nil
+		}
+		if v != proc.Match {
+			ans.Detail = fmt.Sprintf("pid %d was asked to end through its keeper and still runs; it could not be identified, so it got no SIGKILL", rec.PID)
+			return ans, nil
+		}
+		if h.Alive() != proc.No {
 			ans.Detail = fmt.Sprintf("pid %d was sent SIGTERM and SIGKILL and is still there", rec.PID)
 			return ans, nil
 		}
@@ -124,6 +137,13 @@ func stopProcess(ctx context.Context, _ *Env, _ *Call, raw json.RawMessage) (any
 		ans.Detail = fmt.Sprintf("pid %d was sent SIGTERM and ended", rec.PID)
 	}
 	return ans, nil
+}
+
+// keeperEnds gives the keeper of a process that was killed a moment to end too.
+func keeperEnds(ctx context.Context, keeper *proc.Handle, kept bool) bool {
+	wctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return !kept || keeper.Wait(wctx) == nil
 }
 
 // stopUnkept signals a process that has no keeper. The threads that watch it
@@ -162,12 +182,34 @@ func named(ctx context.Context, dir *lock.Dir, name string, sub *watch.Sub) (*re
 		if !hostAlive(rec.Host, rec.HostStarted) && rec.Keeper == 0 {
 			return nil, nil
 		}
+		wctx, cancel := context.WithCancel(ctx)
+		hostOver := make(chan struct{})
+		host, _ := proc.Open(rec.Host)
+		if host != nil {
+			go closeWhenOver(wctx, host, hostOver)
+		}
 		select {
 		case <-sub.C():
+		case <-hostOver:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("it is still being started: %w", ctx.Err())
+			err = fmt.Errorf("it is still being started: %w", ctx.Err())
+		}
+		cancel()
+		if host != nil {
+			host.Close()
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
+}
+
+func stateOf(h *proc.Handle) string {
+	st, err := h.State()
+	if err != nil {
+		return ""
+	}
+	return " (" + st.String() + ")"
 }
 
 // over waits for the process and for its keeper, which may be the only one left.
