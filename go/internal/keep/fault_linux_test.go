@@ -1,6 +1,7 @@
 package keep
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -205,4 +206,30 @@ func watchProcesses(t *testing.T, c *claim) func() int {
 	}
 	t.Cleanup(func() { end() })
 	return end
+}
+
+// Whoever watched the held child of a killed keeper must not take its end for
+// the process's own wish.
+func TestAHeldChildsEndIsNoCleanExit(t *testing.T) {
+	c := newClaim(t, "/bin/sleep", "300")
+	c.fault = "keep-named:stop"
+	if err := c.launch(); err != nil {
+		t.Fatal(err)
+	}
+	keeper := c.keeperOf()
+	c.stopped(keeper)
+	h, err := proc.Open(c.record().PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	signalPID(t, keeper, unix.SIGKILL)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := h.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if x, ok := h.WaitExit(ctx); ok && x.Signal == 0 && x.Code == 0 {
+		t.Fatal("it reads as exit 0")
+	}
 }

@@ -40,7 +40,7 @@ func hold() int {
 	env := withoutFaults(spec.Restore(os.Environ()))
 	faultPoint("hold-begin")
 	if !readGo(sock) {
-		return exitOK
+		return exitFailed // the record may name us: a 0 would read as a clean end of the process
 	}
 	faultPoint("hold-go")
 	st, err := become(&s, sock, env)
