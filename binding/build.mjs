@@ -203,6 +203,9 @@ function buildShim(out) {
 		'-Wextra',
 		...strict,
 		...floor,
+		// The header says dllexport. Called as imports, the functions are reached through
+		// the variables that load_windows.c fills, and the linker invents no others.
+		...(windows ? ['-DNAPI_EXTERN=__declspec(dllimport)'] : []),
 		'-I',
 		headers(),
 		join(root, 'binding', 'addon.c'),
