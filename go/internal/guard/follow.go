@@ -123,6 +123,7 @@ func reapAfter(pid, parent int) {
 
 // saying is a keeper's answer to a death, from the exit record or its last words.
 type saying struct {
+	pid      int // of the process it is about
 	exit     proc.Exit
 	known    bool // exit is a fact
 	outcome  record.Outcome
@@ -191,7 +192,16 @@ func (s *session) hear(ctx context.Context, f *following, sub *watch.Sub) (*sayi
 	last := false
 	for {
 		if say := s.said(f); say != nil {
-			return say, "keeper"
+			if say.pid == f.rec.PID {
+				return say, "keeper"
+			}
+			// It has already answered a later death: how ours ended is the
+			// kernel's word, what came of it is its own.
+			say.exit, say.known = proc.Exit{}, false
+			if f.handle != nil {
+				say.exit, say.known = f.handle.Exit()
+			}
+			return say, "kernel"
 		}
 		if last {
 			return nil, ""
@@ -252,27 +262,36 @@ func (s *session) keeperMayLive(rec *record.Record) bool {
 	return v != proc.Differs
 }
 
-// said is what the keeper has written about the process of f, nil if nothing.
-// Last words come first: an exit record is one slot per name, and a later
-// generation's must not be read as this one's.
+// said is what the keeper has written since the process of f was named, nil if
+// nothing. Last words come first: an exit record is one slot per name, and a
+// later generation's must not be read as this one's.
+//
+// It may be about a later process: one that crashes every few milliseconds is
+// restarted several times between two of our looks. (A thread that waited for
+// the word about the very pid it knew waited for ever after 54 restarts.)
 func (s *session) said(f *following) *saying {
 	if f.life != nil {
-		if l, err := record.ReadLife(f.life); err == nil && l.Words != nil && l.Words.PID == f.rec.PID {
+		// Naming a process clears the words, so what is there came after it.
+		if l, err := record.ReadLife(f.life); err == nil && l.Words != nil {
 			w := l.Words
-			say := &saying{outcome: w.Outcome, restarts: w.Restarts, waitMs: w.WaitMs, err: w.Error}
+			say := &saying{pid: w.PID, outcome: w.Outcome, restarts: w.Restarts, waitMs: w.WaitMs, err: w.Error}
 			say.exit, say.known = toExit(w.Code, w.Signal)
 			return say
 		}
 	}
 	x, err := record.ReadExit(s.dir, s.a.Name)
-	if err != nil || x == nil || x.Token != f.rec.Token || x.PID != f.rec.PID {
-		return nil
+	if err == nil && x != nil && x.Token == f.rec.Token && (x.PID == f.rec.PID || x.Restarts > f.rec.Restarts) {
+		return fromExit(x)
 	}
-	return fromExit(x)
+	rec, err := record.Read(s.dir, s.a.Name)
+	if err == nil && rec.Ours() && rec.Token == f.rec.Token && rec.PID > 0 && !sameProcess(rec, f.rec) {
+		return &saying{pid: rec.PID, outcome: record.Restarting, restarts: rec.Restarts}
+	}
+	return nil
 }
 
 func fromExit(x *record.Exit) *saying {
-	say := &saying{outcome: x.Outcome, restarts: x.Restarts, waitMs: x.WaitMs, err: x.Error}
+	say := &saying{pid: x.PID, outcome: x.Outcome, restarts: x.Restarts, waitMs: x.WaitMs, err: x.Error}
 	say.exit, say.known = toExit(x.Code, x.Signal)
 	return say
 }

@@ -224,7 +224,7 @@ func ending(dir *lock.Dir, name string, rec *record.Record, life *os.File, h *pr
 	s := &session{dir: dir}
 	s.a.Name = name
 	f := &following{rec: rec, handle: h, life: life}
-	if say := s.said(f); say != nil && say.known {
+	if say := s.said(f); say != nil && say.known && say.pid == rec.PID {
 		return say.exit, true
 	}
 	if h == nil {
