@@ -184,9 +184,7 @@ func (c *claim) command() *exec.Cmd {
 	}
 	if c.stdio != nil {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = c.stdio[0], c.stdio[1], c.stdio[2]
-		for _, f := range c.stdio[3:] {
-			cmd.ExtraFiles = append(cmd.ExtraFiles, f)
-		}
+		cmd.ExtraFiles = append(cmd.ExtraFiles, c.stdio[3:]...)
 	}
 	return cmd
 }
