@@ -127,6 +127,11 @@ test("the real process's, its launcher's, its keeper's, the reaper's and a dead 
 			lasting(t, 'node', '/x/launch.js', 'keeper', 'launch', '--lock', lock('launcher'), '--token', 'x'),
 			{ argv: ['/opt/agent'], lock: lock('launcher') },
 		],
+		[
+			'reaper-launcher',
+			lasting(t, 'node', '/x/launch.js', 'reaper', 'launch', '--self-lock', lock('process-guard-reaper')),
+			{ script: '/reaper.js', lock: lock('process-guard-reaper') },
+		],
 		['reaper', reaper?.pid, { script: '/reaper.js', lock: lock('process-guard-reaper') }],
 		['reaper-anywhere', reaper?.pid, { script: '/reaper.js' }],
 		['dead', dead.pid, { argv: ['/opt/agent'] }],

@@ -67,13 +67,15 @@ func Stale(f Facts, t Target) bool {
 
 // protects says whether a running process is the one the file is about.
 func protects(argv []string, t Target) bool {
-	if t.Lock != "" && carries(argv, "--lock", t.Lock) {
-		return true // its keeper or its launcher
+	if t.Lock != "" && (carries(argv, "--lock", t.Lock) || carries(argv, "--self-lock", t.Lock)) {
+		// Its keeper, its reaper, or the launcher of either, which through node
+		// carries the lock and not the program.
+		return true
 	}
 	if len(t.Argv) > 0 {
 		return proc.CompareArgv(argv, t.Argv) == proc.Match
 	}
-	return t.Script != "" && runs(argv, t.Script) && (t.Lock == "" || carries(argv, "--self-lock", t.Lock))
+	return t.Script != "" && t.Lock == "" && runs(argv, t.Script)
 }
 
 // carries looks for a flag with exactly this value; another name's lock may

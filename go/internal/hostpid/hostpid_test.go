@@ -22,6 +22,7 @@ func TestStale(t *testing.T) {
 		"another name's keeper":       {Facts{Running, []string{"/x/keeper", "keep", "--lock", "/p/a.pid.b.pid", "--token", "t"}}, kept, true},
 		"the original's keeper":       {Facts{Running, []string{"node", "/x/keeper.js", "--keep", "--lock", "/p/a.pid"}}, kept, false},
 		"the reaper":                  {Facts{Running, []string{"/x/reaper", "run", "--self-lock", "/p/r.pid"}}, reaper, false},
+		"the reaper's launcher":       {Facts{Running, []string{"node", "/x/launch.js", "reaper", "launch", "--token", "t", "--self-lock", "/p/r.pid"}}, reaper, false},
 		"another directory's reaper":  {Facts{Running, []string{"/x/reaper", "run", "--self-lock", "/q/r.pid"}}, reaper, true},
 		"a reaper in one string":      {Facts{Running, []string{`C:\x\reaper.exe run --self-lock C:\p\r.pid --log z`}}, Target{Script: "/reaper.js", Lock: `C:\p\r.pid`}, false},
 		"nothing known of the target": {Facts{Running, []string{"/bin/sleep"}}, Target{Name: "a"}, true},
