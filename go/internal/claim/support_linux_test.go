@@ -310,7 +310,6 @@ func ended(t testing.TB, k *role.Child) string {
 // usage is goroutines and descriptors together.
 func usage(t testing.TB) int {
 	t.Helper()
-	runtime.GC()
 	files, err := os.ReadDir("/proc/self/fd")
 	must(t, err)
 	return len(files) + runtime.NumGoroutine()
