@@ -22,6 +22,7 @@ import { basename, dirname, isAbsolute, join } from 'node:path';
 import process from 'node:process';
 import { threadId } from 'node:worker_threads';
 import { parseDocument } from 'yaml';
+import * as native from './native.js';
 
 /** When a host that never calls is told of. */
 const NEVER_CALLED_MS = 60_000;
@@ -237,19 +238,45 @@ export function createHandleApplication({ start, deadline, slot }) {
 }
 
 /**
- * Tells of a host that loaded a component and never called it: what it would have started is then simply not there.
+ * Whether any thread of this process was called, and that this one was.
+ *
+ * @param {string} key
+ * @param {boolean} note
+ * @returns {boolean}
+ */
+function calledAnywhere(key, note) {
+	try {
+		return native.sync('seen', { key, note });
+	} catch {
+		return false; // the native part does not load, which guard() says
+	}
+}
+
+/**
+ * Tells of a host that loaded a component and never called it: what it would have started is then simply not there. A
+ * host that calls one of its threads has called: some evaluate a component on their main thread as well and call it on
+ * the others only.
  *
  * @param {{ log: Log, label: string, configEntry: string, deadlineMs?: number }} options `configEntry`: what has to be in
  *   the host's configuration.
  * @returns {{ seen: () => void }}
  */
 export function watchForNeverCalled({ log, label, configEntry, deadlineMs = NEVER_CALLED_MS }) {
+	const key = `${label}\0${configEntry}`;
+	let told = false;
 	const timer = setTimeout(() => {
+		if (calledAnywhere(key, false)) return;
 		log.error(
 			`${label}: the host loaded this component and has not called handleApplication for ${deadlineMs / 1000} s, so nothing was started`
 		);
 		log.error(`${label}: a component is called when the host's own configuration names it; add to it: ${configEntry}`);
 	}, deadlineMs);
 	timer.unref();
-	return { seen: () => clearTimeout(timer) };
+	return {
+		seen() {
+			clearTimeout(timer);
+			if (!told) calledAnywhere(key, true);
+			told = true;
+		},
+	};
 }

@@ -30,6 +30,7 @@ import {
 	watchForNeverCalled,
 	writeFiles,
 } from 'harper-process-guard';
+import { until } from '../support/until.js';
 
 const root = mkdtempSync(join(tmpdir(), 'pg-host-'));
 after(() => rmSync(root, { recursive: true, force: true }));
@@ -308,6 +309,23 @@ test('a host that never calls is told of once, with what to write where', async 
 	assert.equal(lines.length, 2);
 	assert.match(lines[0], /^error me: .*has not called handleApplication/);
 	assert.match(lines[1], /^error me: .*me: \{ package: me \}$/);
+});
+
+test('a thread that only evaluates the component says nothing once another was called', async () => {
+	const options = { log, label: 'me', configEntry: 'called elsewhere', deadlineMs: 2000 };
+	watchForNeverCalled(options);
+	watchForNeverCalled({ ...options, configEntry: 'another component' });
+	const source = `
+		const { workerData } = require('node:worker_threads');
+		import('harper-process-guard').then(({ watchForNeverCalled }) =>
+			watchForNeverCalled({ log: console, ...workerData }).seen());`;
+	const { label, configEntry } = options;
+	const worker = new Worker(source, { eval: true, workerData: { label, configEntry } });
+	await new Promise((resolve) => worker.once('exit', resolve));
+	await until(() => lines.length === 2, 5000, 'the other component is told of');
+	await new Promise((resolve) => setTimeout(resolve, 50));
+	assert.equal(lines.length, 2);
+	assert.match(lines[1], /another component/);
 });
 
 test('waiting for the call keeps no host running', () => {

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"encoding/json"
+	"sync"
 
 	"processguard/go/internal/hostpid"
 	"processguard/go/internal/lock"
@@ -79,9 +80,24 @@ func init() {
 	})
 	registerSync("setMark", func(a markArgs) (any, error) { return nil, once.Set(a.Dir, a.File, a.Value) })
 	registerSync("addMark", func(a markArgs) (any, error) { return once.Add(a.Dir, a.File, a.Value) })
+	// What one thread of the host has seen, for the others: JavaScript has no
+	// word that reaches a thread it did not start.
+	registerSync("seen", func(a struct {
+		Key  string `json:"key"`
+		Note bool   `json:"note"`
+	},
+	) (any, error) {
+		if a.Note {
+			seen.Store(a.Key, true)
+		}
+		_, ok := seen.Load(a.Key)
+		return ok, nil
+	})
 	registerSync("recordState", recordState)
 	RegisterCall("watchRecord", watchRecord)
 }
+
+var seen sync.Map
 
 // registerSync is RegisterSync with the arguments decoded.
 func registerSync[A any](fn string, f func(A) (any, error)) {
