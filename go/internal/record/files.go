@@ -95,10 +95,12 @@ type Pending struct {
 
 // Prepare writes the temporary file.
 func Prepare(d *lock.Dir, name string, r *Record) (*Pending, error) {
-	return prepare(d, name+lock.RecordSuffix, name+lock.RecordSuffix+"."+r.Token+tmpSuffix, Encode(r))
+	return prepare(d, name+lock.RecordSuffix, tmpName(name, r.Token), Encode(r))
 }
 
 const tmpSuffix = ".tmp"
+
+func tmpName(name, token string) string { return name + lock.RecordSuffix + "." + token + tmpSuffix }
 
 // Leftover says whether a file of the directory is a temporary one of name.
 // Whoever holds the gate knows then that its writer was killed.
@@ -210,7 +212,7 @@ func RemoveExit(d *lock.Dir, name string) error {
 // found again. Who calls it has made sure that no keeper holds the old one.
 func PutLife(d *lock.Dir, g *lock.Gate, name, token string, l Life) error {
 	// Its temporary name is not a life file's: it would be taken for one.
-	p, err := prepare(d, lock.LifeName(name, token), name+lock.RecordSuffix+"."+token+tmpSuffix, EncodeLife(l))
+	p, err := prepare(d, lock.LifeName(name, token), tmpName(name, token), EncodeLife(l))
 	if err != nil {
 		return err
 	}

@@ -536,6 +536,22 @@ func TestPutLife(t *testing.T) {
 	}
 }
 
+// A half-written file must not be taken for a life file, whoever finds it.
+func TestTemporaryNames(t *testing.T) {
+	tmp := tmpName(name, token)
+	if lock.LifeToken(name, tmp) != "" || !Leftover(name, tmp) || Leftover("other", tmp) || Leftover("agent.pid", tmp) {
+		t.Error(tmp)
+	}
+	d := dir(t)
+	g := gate(t, d)
+	// The rename of a whole one is refused, and what is there is what was there.
+	must(t, os.Mkdir(d.Join(lock.LifeName(name, token)), 0o700))
+	if err := PutLife(d, g, name, token, life()); err == nil || !strings.Contains(err.Error(), d.Join(tmp)) {
+		t.Errorf("%v", err)
+	}
+	expect(t, d, lock.LifeName(name, token))
+}
+
 // asideRole is a reaper at work on one record.
 func asideRole(s *role.Stage) {
 	d, err := lock.OpenExisting(s.Args()[0])

@@ -137,6 +137,15 @@ func TestFieldByField(t *testing.T) {
 	}
 }
 
+func TestIdentitiesHaveALimit(t *testing.T) {
+	r := whole()
+	r.Started, r.HostStarted, r.Boot = strings.Repeat("s", 129), strings.Repeat("h", 4000), strings.Repeat("b", 128)
+	got := Decode(Encode(r))
+	if got.Started != "" || got.HostStarted != "" || got.Boot != r.Boot {
+		t.Errorf("%+v", got)
+	}
+}
+
 // json leaves behind what it had read before it met a wrong type: [1,"a"] was
 // the command line "" "a", so a live process ran something else and was taken
 // over.
