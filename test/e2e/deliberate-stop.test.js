@@ -59,7 +59,7 @@ async function assertStopped(box, host, { code = null, signal = null }) {
 for (const name of /** @type {const} */ (['SIGTERM', 'SIGINT', 'SIGHUP'])) {
 	test(`${name} to the process: not started again, and counted once`, async (t) => {
 		const box = sandbox(t);
-		const host = await started(box, [], { restart: { baseMs: 10 } });
+		const host = await started(box, ['term=slow:150'], { restart: { baseMs: 10 } });
 		process.kill(box.only().pid, name);
 		await assertStopped(box, host, { signal: name });
 		assert.deepEqual(box.lines('signals'), [`${name} ${process.pid}`]);
@@ -67,7 +67,7 @@ for (const name of /** @type {const} */ (['SIGTERM', 'SIGINT', 'SIGHUP'])) {
 
 	test(`${name} to the keeper: passed on exactly once, not started again`, async (t) => {
 		const box = sandbox(t);
-		const host = await started(box, [], { restart: { baseMs: 10 } });
+		const host = await started(box, ['term=slow:150'], { restart: { baseMs: 10 } });
 		const [keeper] = box.keepers();
 		process.kill(keeper.pid, name);
 		await assertStopped(box, host, { signal: name });
@@ -126,7 +126,7 @@ test('SIGTERM to the keeper in a back-off ends it at once, released', async (t) 
 test("SIGTERM to the host's process group reaches neither keeper nor process", async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1, detached: true });
-	await host.guard(1, box.config(words(box), { restart: { baseMs: 10 } }));
+	await host.guard(1, box.config([...words(box), 'term=slow:150'], { restart: { baseMs: 10 } }));
 	await until(() => box.lines('starts').length === 1, 5_000, 'it started');
 	const [one, keeper] = [box.only(), box.keepers()[0]];
 	process.kill(-host.pid, 'SIGTERM');
@@ -142,7 +142,10 @@ test("SIGTERM to the host's process group reaches neither keeper nor process", a
 test("SIGTERM to the host's process group and then the reaper: one SIGTERM in all", async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1, detached: true });
-	await host.guard(1, box.config(words(box), { restart: { baseMs: 10 }, reaper: { graceMs: 200 } }));
+	await host.guard(
+		1,
+		box.config([...words(box), 'term=slow:150'], { restart: { baseMs: 10 }, reaper: { graceMs: 200 } })
+	);
 	await until(() => box.lines('starts').length === 1, 5_000, 'it started');
 	const [reaper] = box.reapers();
 	process.kill(-host.pid, 'SIGTERM');

@@ -10,7 +10,7 @@ import { never, until } from '../support/until.js';
 /** @typedef {import('../support/sandbox.js').Sandbox} Sandbox */
 
 /** @param {Sandbox} box */
-const words = (box) => [`starts=${box.file('starts')}`, `signals=${box.file('signals')}`];
+const words = (box) => [`starts=${box.file('starts')}`, `signals=${box.file('signals')}`, 'term=slow:100'];
 
 /**
  * @param {Sandbox} box

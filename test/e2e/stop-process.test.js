@@ -21,8 +21,9 @@ const config = (box, more = [], options = {}) =>
 test('it stops the process with one SIGTERM by the keeper, and tells how it ended', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 2 });
-	await host.guard(1, config(box));
-	await host.guard(2, config(box));
+	const kept = config(box, ['term=slow:150']);
+	await host.guard(1, kept);
+	await host.guard(2, kept);
 	const [one, [keeper]] = [box.only(), box.keepers()];
 	// From a thread that only joined.
 	const answer = await host.call(2, 'stopProcess', 'main', 'proc');
@@ -34,7 +35,7 @@ test('it stops the process with one SIGTERM by the keeper, and tells how it ende
 		await host.stateUntil(thread, (state) => state.exited && state.signal === 'SIGTERM', 5_000, 'shows the stop');
 	await never(() => box.lines('starts').length > 1, 300, 'it is started again');
 	assert.equal(box.record(), null);
-	const next = await host.guard(1, config(box), 'next');
+	const next = await host.guard(1, kept, 'next');
 	assert.equal(box.only().pid, next.processes[0].pid, 'the next guard() starts it again');
 });
 

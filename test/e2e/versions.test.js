@@ -58,7 +58,7 @@ test('v1 to v2 with stopOrphans off: v1 is left running and reported, v2 holds t
 test('v1 to v2 with stopOrphans on: v1 gets one SIGTERM, only v2 remains', async (t) => {
 	const box = sandbox(t);
 	const [first, second] = [await host(box), await host(box)];
-	await first.guard(1, config(box, 1));
+	await first.guard(1, config(box, 1, {}, ['term=slow:150']));
 	await until(() => box.lines('starts1').length === 1, 5_000, 'v1 runs');
 	const { processes, report } = await second.guard(1, config(box, 2, { stopOrphans: true }));
 	await until(() => running(box, 1).length === 0, 5_000, 'v1 has ended');
