@@ -17,12 +17,14 @@ import {
 	statSync,
 	writeFileSync,
 } from 'node:fs';
+import { createRequire } from 'node:module';
 import { homedir } from 'node:os';
 import { basename, dirname, isAbsolute, join } from 'node:path';
 import process from 'node:process';
 import { threadId } from 'node:worker_threads';
-import { parseDocument } from 'yaml';
 import * as native from './native.js';
+
+const require = createRequire(import.meta.url);
 
 /** When a host that never calls is told of. */
 const NEVER_CALLED_MS = 60_000;
@@ -119,6 +121,9 @@ export function hostRoot(log, label, env = process.env) {
 		const boot = readText(join(homedir(), '.harperdb', 'hdb_boot_properties.file'));
 		const named = /^[ \t]*settings_path[ \t]*=[ \t]*(.*\S)[ \t]*$/m.exec(boot ?? '')?.[1];
 		if (!named || !isAbsolute(named)) return null;
+		// Required when there is something to parse: a host whose loader treats packages as application code gives an import
+		// of CommonJS no names, and most never come here.
+		const { parseDocument } = /** @type {typeof import('yaml')} */ (require('yaml'));
 		// A document with a mistake further down still has its root.
 		const root = parseDocument(readSettings(named) ?? '', { logLevel: 'silent', uniqueKeys: false }).get('rootPath');
 		return typeof root === 'string' && isAbsolute(root) ? root : null;

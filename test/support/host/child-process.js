@@ -129,7 +129,7 @@ export function constrainedChildProcess({ generation, root, allowed }) {
 			/** @type {string} */ command,
 			/** @type {any} */ args,
 			/** @type {any} */ options,
-			/** @type {any} */ callback
+			/** @type {any} */ callback = undefined
 		) => {
 			check(command, options, free);
 			mkdirSync(directory, { recursive: true });
