@@ -678,7 +678,7 @@ export function guardThrough(from) {
 				);
 				const state = processes.find((each) => each.name === name);
 				try {
-					return await from.call('stopProcess', { pidDir: plan.pidDir, name, timeoutMs, force });
+					return await from.call('stopProcess', { pidDir: plan.pidDir, name, timeoutMs, force, version: plan.version });
 				} catch (error) {
 					return { stopped: false, pid: state?.pid ?? null, code: null, signal: null, detail: messageOf(error) };
 				}

@@ -853,8 +853,8 @@ test('stopProcess asks the Go side, and what the machine answers is no rejection
 	assert.equal((await status.stopProcess('agent')).signal, 'SIGTERM');
 	await status.stopProcess('agent', { timeoutMs: 5, force: true });
 	assert.deepEqual(native.calls, [
-		['stopProcess', { pidDir: '/tmp/pids', name: 'agent', timeoutMs: 10_000, force: false }],
-		['stopProcess', { pidDir: '/tmp/pids', name: 'agent', timeoutMs: 5, force: true }],
+		['stopProcess', { pidDir: '/tmp/pids', name: 'agent', timeoutMs: 10_000, force: false, version: 0 }],
+		['stopProcess', { pidDir: '/tmp/pids', name: 'agent', timeoutMs: 5, force: true, version: 0 }],
 	]);
 	native.call = async () => assert.fail('EROFS');
 	assert.deepEqual(await status.stopProcess('agent'), {

@@ -33,6 +33,8 @@ type Request struct {
 	Argv        []string
 	Thread      int // of the caller, for the token
 	StopOrphans bool
+	GraceMs     int64         // how long the replacement waits for an orphan that was sent SIGTERM
+	GraceKill   bool          // and kills it then
 	Budget      time.Duration // how long a claim may stay unfinished, and how long we wait for what cannot be told
 	AfterTaken  bool          // an earlier claim of this caller was taken from it
 	Succeeds    bool          // displace another command line of the same version, as a new host's reaper does

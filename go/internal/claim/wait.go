@@ -153,6 +153,14 @@ func (c *claimer) noteOrphan(s *scene, stopped bool) {
 	if s.rec.Version == c.q.Version {
 		drift = fmt.Sprintf("started as %q", s.rec.Argv)
 	}
+	if stopped && c.q.GraceMs > 0 {
+		then := "starts beside it then"
+		if c.q.GraceKill {
+			then = "sends it SIGKILL then"
+		}
+		c.notes.add("pid %d is an orphan of an earlier configuration (%s). It was sent SIGTERM; the replacement waits up to %d ms for its end, and %s", s.rec.PID, drift, c.q.GraceMs, then)
+		return
+	}
 	if stopped {
 		c.notes.add("pid %d is an orphan of an earlier configuration (%s). It was sent SIGTERM; nothing chases it if it ignores the signal", s.rec.PID, drift)
 		return

@@ -81,7 +81,8 @@ func own(pid int) {
 		_ = protect("forgetting a child", func() error {
 			defer h.Close()
 			defer owned.Delete(pid)
-			return h.Wait(context.Background())
+			// Until its event loop has collected it: a zombie is still its own.
+			return h.Reaped(context.Background())
 		})
 	}()
 }
@@ -89,6 +90,29 @@ func own(pid int) {
 // spawning counts the spawns that JavaScript was asked for and has not
 // answered. While it is 0, no event loop owns a child that we do not know.
 var spawning atomic.Int64
+
+// strays are zombies that look like a launcher of ours while another spawn is
+// under way that may turn out to be their owner.
+var strays struct {
+	sync.Mutex
+	list []*proc.Handle
+}
+
+// spawnEnded counts a spawn off and looks after the strays once none is left.
+func spawnEnded() {
+	if spawning.Add(-1) != 0 {
+		return
+	}
+	strays.Lock()
+	defer strays.Unlock()
+	for _, h := range strays.list {
+		if _, known := owned.Load(h.PID()); !known {
+			h.Reap()
+		}
+		h.Close()
+	}
+	strays.list = nil
+}
 
 // adoptStray finds the launcher of a spawn that a thread was asked for and did
 // not live to report. Its command line carries the token. A zombie has none
@@ -110,8 +134,11 @@ func adoptStray(token string, asked int64, exe string) {
 		case err == nil && carries(argv, token):
 			adopted(h, nil)
 			continue
-		case err != nil && spawning.Load() == 0 && h.Alive() == proc.No && bearsName(pid, exe) && cameAfter(h, asked):
-			h.Reap()
+		case err != nil && h.Alive() == proc.No && bearsName(pid, exe) && cameAfter(h, asked):
+			strays.Lock()
+			strays.list = append(strays.list, h)
+			strays.Unlock()
+			continue
 		}
 		h.Close()
 	}

@@ -139,7 +139,11 @@ func (s *session) follow(ctx context.Context, f *following) (again bool) {
 	defer sub.Close()
 	for {
 		if f.handle != nil && !f.over {
-			if f.handle.Wait(ctx) != nil {
+			kctx, cancel := context.WithCancel(ctx)
+			go s.missKeeper(kctx, f)
+			err := f.handle.Wait(ctx)
+			cancel()
+			if err != nil {
 				return false
 			}
 		}
@@ -165,6 +169,29 @@ func (s *session) follow(ctx context.Context, f *following) (again bool) {
 		f.close()
 		*f = *next
 	}
+}
+
+// missKeeper warns when a keeper ends and its process runs on: the operator
+// would otherwise learn of it at the next crash.
+func (s *session) missKeeper(ctx context.Context, f *following) {
+	_ = protect("watching a keeper", func() error {
+		keeper, process, pid := f.keeper, f.handle, f.rec.PID
+		if keeper == nil || keeper.Wait(ctx) != nil {
+			return nil
+		}
+		// A keeper that ends in order does it right after its process.
+		t := time.NewTimer(slowKeeper)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if process.Alive() == proc.Yes {
+			s.log("warn", "%s: its keeper (pid %d) is gone and pid %d runs on without one: only threads that watch it answer a crash, and its piped output is cut", s.a.Title, keeper.PID(), pid)
+		}
+		return nil
+	})
 }
 
 // slowKeeper is how long a keeper may take to say what it reaped before the
@@ -330,7 +357,7 @@ func (s *session) cause(x proc.Exit, known bool) string {
 	}
 	line := fmt.Sprintf("exit code %d", x.Code)
 	if x.Code != 0 && s.a.ExitHint != "" {
-		line += ". " + s.a.ExitHint
+		line += ": " + s.a.ExitHint
 	}
 	return line
 }
@@ -348,6 +375,12 @@ func (s *session) codes() []int {
 // is the process to follow now; done: there is none.
 func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, sub *watch.Sub) (next *following, again, done bool) {
 	cause := s.cause(say.exit, say.known)
+	if other := s.replacedBy(f); other != nil && (say.outcome == record.Restarting || say.outcome == record.Taken) {
+		// Its keeper finds that out in its gate; a restart was never to come.
+		s.patch(dropVerdict(nil)...)
+		s.log("warn", "%s was replaced and has ended (%s): pid %d of another configuration (version %d, not %d) holds its lock; not restarting it", s.a.Title, cause, other.PID, other.Version, s.a.Version)
+		return nil, false, true
+	}
 	switch say.outcome {
 	case record.Restarting:
 		s.log("warn", "%s is gone (%s). Its keeper starts it again in %d ms, restart %d of %d", s.a.Title, cause, say.waitMs, say.restarts, s.restart().Max)
@@ -360,7 +393,7 @@ func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, s
 		s.log("info", "%s was shut down (%s); not restarting it", s.a.Title, cause)
 	case record.GaveUp:
 		s.patch(dropVerdict(nil)...)
-		s.fail("%s died %d times (%s); not restarting it again", s.a.Title, say.restarts+1, cause)
+		s.gaveUp(say.restarts+1, cause)
 	case record.Failed:
 		s.patch(dropVerdict(nil)...)
 		why := say.err
@@ -381,6 +414,32 @@ func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, s
 		return nil, s.byLock(ctx, f, say.exit, say.known, s.restarts), true
 	}
 	return nil, false, true
+}
+
+// replacedBy is the record that took the place of f's, if it is of another
+// configuration and somebody stands behind it.
+func (s *session) replacedBy(f *following) *record.Record {
+	rec, err := record.Read(s.dir, s.a.Name)
+	if err != nil || !rec.Ours() || rec.Token == f.rec.Token {
+		return nil
+	}
+	if rec.Version == s.a.Version && record.SameArgv(rec.Argv, s.want) {
+		return nil
+	}
+	if rec.PID == 0 {
+		if hostAlive(rec.Host, rec.HostStarted) || rec.Keeper > 0 {
+			return rec
+		}
+		return nil
+	}
+	v, h := proc.Identify(rec.PID, want(rec))
+	if h != nil {
+		defer h.Close()
+	}
+	if v == proc.Differs {
+		return nil
+	}
+	return rec
 }
 
 // rejoin waits for the process that the keeper owes.
@@ -582,10 +641,24 @@ func (s *session) directExit(ctx context.Context, f *following) (proc.Exit, bool
 	}
 }
 
+// gaveUp says that no restart is left.
+func (s *session) gaveUp(deaths int, cause string) {
+	if deaths == 1 {
+		s.fail("%s died 1 time (%s); not restarting it, since no restart is allowed", s.a.Title, cause)
+		return
+	}
+	s.fail("%s died %d times (%s); not restarting it again", s.a.Title, deaths, cause)
+}
+
 // byLock goes back to the record after a crash that no keeper answers: the
 // claim lets one of all the threads that saw it start the process again.
 func (s *session) byLock(ctx context.Context, f *following, x proc.Exit, known bool, restarts int) (again bool) {
 	cause := s.cause(x, known)
+	if s.dir.Moved() {
+		s.patch(dropVerdict(nil)...)
+		s.fail("%s has ended (%s) because its pidDir %s was removed or replaced; not starting it. The next guard() makes the directory again", s.a.Title, cause, s.dir.Path())
+		return false
+	}
 	if f.direct == nil {
 		if rec, err := record.Read(s.dir, s.a.Name); err == nil && rec == nil && hostAlive(f.rec.Host, f.rec.HostStarted) {
 			s.patch(dropVerdict(nil)...)
@@ -596,7 +669,7 @@ func (s *session) byLock(ctx context.Context, f *following, x proc.Exit, known b
 	r := s.restart()
 	if restarts+1 > r.Max {
 		s.patch(dropVerdict(nil)...)
-		s.fail("%s died %d times (%s); not restarting it again", s.a.Title, restarts+1, cause)
+		s.gaveUp(restarts+1, cause)
 		return false
 	}
 	wait := time.Duration(r.WaitMs(restarts)) * time.Millisecond

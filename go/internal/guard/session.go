@@ -3,10 +3,13 @@ package guard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"processguard/go/internal/lock"
@@ -276,7 +279,7 @@ func (s *session) flightKey() string {
 func (s *session) run(ctx context.Context) {
 	dir, err := lock.OpenDir(s.a.PidDir)
 	if err != nil {
-		s.fail("the lock for %s could not be taken in %s: %v", s.a.Name, s.a.PidDir, err)
+		s.fail("the lock for %s could not be taken in %s: %v%s", s.a.Name, s.a.PidDir, err, remedy(err))
 		return
 	}
 	s.dir = dir
@@ -303,6 +306,19 @@ func (s *session) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// remedy is what an operator can do about an error of the file system.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return "; nothing was started: free space there"
+	case errors.Is(err, syscall.EROFS):
+		return "; nothing was started: mount it writable or choose another pidDir"
+	case errors.Is(err, fs.ErrPermission):
+		return "; nothing was started: give this user the right to write there or choose another pidDir"
+	}
+	return ""
 }
 
 // hostAlive says whether the host that a record names still lives.

@@ -78,10 +78,13 @@ const (
 func (s *session) lead(ctx context.Context, fl *flight, key string, taken bool) (*following, loss) {
 	res, err := claim.Run(ctx, claim.Request{
 		Dir: s.dir, Hub: s.hub, Name: s.a.Name, Version: s.a.Version, Argv: s.want, Thread: s.a.Thread,
-		StopOrphans: s.a.StopOrphans, Budget: s.budget(), AfterTaken: taken, Closed: s.e.Closed,
+		StopOrphans: s.a.StopOrphans, GraceMs: s.a.GraceMs, GraceKill: s.a.GraceKill, Budget: s.budget(), AfterTaken: taken, Closed: s.e.Closed,
 	})
 	for _, n := range res.Notes {
-		s.log("warn", "%s: %s", s.a.Title, n)
+		// Joining is the usual case of all threads but one, and says so by itself.
+		if !strings.HasPrefix(n, "joined the running pid ") {
+			s.log("warn", "%s: %s", s.a.Title, n)
+		}
 		s.report(n)
 	}
 	var refused *claim.RefusedError
@@ -96,7 +99,7 @@ func (s *session) lead(ctx context.Context, fl *flight, key string, taken bool) 
 		s.fail("%s was not started: %v", s.a.Title, err)
 		return nil, nothingLost
 	case err != nil:
-		s.fail("the lock for %s could not be taken in %s: %v", s.a.Name, s.dir.Path(), err)
+		s.fail("the lock for %s could not be taken in %s: %v%s", s.a.Name, s.dir.Path(), err, remedy(err))
 		return nil, nothingLost
 	case res.Joined != nil:
 		f := s.join(res.Joined, false)
@@ -154,9 +157,7 @@ func (s *session) join(rec *record.Record, say bool) *following {
 		return nil
 	}
 	if say {
-		n := fmt.Sprintf("joined the running pid %d rather than starting a second one", rec.PID)
-		s.log("warn", "%s: %s", s.a.Title, n)
-		s.report(n)
+		s.report(fmt.Sprintf("joined the running pid %d rather than starting a second one", rec.PID))
 	}
 	s.nowRuns(rec, true)
 	s.log("info", "%s already runs as pid %d; joined it", s.a.Title, rec.PID)
@@ -307,7 +308,7 @@ func (s *session) spawn(ctx context.Context, token string, argv []string, m map[
 	answers := s.ask(s.c, m)
 	answered := false
 	defer func() {
-		spawning.Add(-1)
+		defer spawnEnded()
 		if !answered {
 			// The thread ended with the spawn under way: whatever it started has
 			// no event loop any more.

@@ -31,6 +31,7 @@ type stopArgs struct {
 	Name      string `json:"name"`
 	TimeoutMs *int64 `json:"timeoutMs"`
 	Force     bool   `json:"force"`
+	Version   *int64 `json:"version"` // of the caller's configuration
 }
 
 // stopProcess ends a guarded process through its keeper, which forwards the
@@ -66,6 +67,9 @@ func stopProcess(ctx context.Context, _ *Env, _ *Call, raw json.RawMessage) (any
 	}
 	if rec == nil {
 		return stopped{Detail: fmt.Sprintf("no process is recorded in %s", dir.Join(a.Name+lock.RecordSuffix))}, nil
+	}
+	if a.Version != nil && rec.Version != *a.Version {
+		return stopped{PID: rec.PID, Detail: fmt.Sprintf("%s belongs to another configuration by now (pid %d, version %d, not %d); nothing was signalled: stop it through the guard() of that version", dir.Join(a.Name+lock.RecordSuffix), rec.PID, rec.Version, *a.Version)}, nil
 	}
 	v, h := proc.Identify(rec.PID, want(rec))
 	if h != nil {

@@ -132,6 +132,10 @@ func prepare(d *lock.Dir, dst, tmp string, text []byte) (*Pending, error) {
 	}
 	if err != nil {
 		_ = d.Remove(tmp)
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err // it names the file again
+		}
 		return nil, fmt.Errorf("write %s: %w", d.Join(tmp), err)
 	}
 	return &Pending{d: d, tmp: tmp, dst: dst}, nil
