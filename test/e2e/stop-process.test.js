@@ -77,10 +77,12 @@ test('in a back-off it ends the keeper, and nothing is started', async (t) => {
 test('without a keeper, and for what does not run or was not declared', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
-	await host.guard(1, config(box, [], { spawn: { kind: 'no-launcher' } }));
+	// With this code its end would be a crash, had nobody asked for it.
+	await host.guard(1, config(box, ['term=exit:4'], { spawn: { kind: 'no-launcher' } }));
+	await box.startedTimes(1);
 	const one = box.only();
 	const answer = await host.call(1, 'stopProcess', 'main', 'proc');
-	assert.deepEqual([answer.stopped, answer.pid, answer.signal], [true, one.pid, 'SIGTERM']);
+	assert.deepEqual([answer.stopped, answer.pid, answer.code], [true, one.pid, 4]);
 	await never(() => box.lines('starts').length > 1, 300, 'it is started again');
 	const again = await host.call(1, 'stopProcess', 'main', 'proc');
 	assert.equal(typeof again.stopped, 'boolean');
