@@ -238,13 +238,8 @@ async function main() {
 	await step(`Done in ${((now() - began) / 1000).toFixed(0)} s. Nothing is left running, and ${dir} is removed.`);
 }
 
-try {
-	await main();
-} catch (error) {
-	console.error(red(`\nthe demo did not go as it should: ${/** @type {Error} */ (error).message}`));
-	process.exitCode = 1;
-} finally {
-	// Only what it started, by pid: the host first, or its reaper would take its time over the rest.
+/** Ends only what the demo started, by pid: the host first, or its reaper would take its time over the rest. */
+async function cleanUp() {
 	if (host.pid && alive(host.pid, hostStarted)) host.kill('SIGKILL');
 	for (const one of [keeper(), reaper(), web()])
 		if (one && alive(one.pid, one.started)) process.kill(one.pid, 'SIGTERM');
@@ -252,4 +247,19 @@ try {
 		for (const one of living()) process.kill(one.pid, 'SIGKILL');
 	});
 	rmSync(dir, { recursive: true, force: true });
+}
+
+for (const signal of ['SIGINT', 'SIGTERM'])
+	process.once(signal, () => {
+		console.log(`\n${signal}: nothing is left running, and ${dir} is removed.`);
+		cleanUp().finally(() => process.exit(130));
+	});
+
+try {
+	await main();
+} catch (error) {
+	console.error(red(`\nthe demo did not go as it should: ${/** @type {Error} */ (error).message}`));
+	process.exitCode = 1;
+} finally {
+	await cleanUp();
 }

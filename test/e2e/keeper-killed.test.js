@@ -38,6 +38,14 @@ test('the process outlives its keeper, and a new thread joins it', async (t) => 
 	const { host, config, one } = await started(box, 1);
 	await killKeeper(box);
 	await never(() => box.running().length !== 1, 200, 'the process ends with its keeper');
+	await until(
+		async () =>
+			(await host.state(1)).log.some((/** @type {{ line: string }} */ { line }) =>
+				line.includes('runs on without one')
+			),
+		5_000,
+		'the thread warns that the keeper is gone'
+	);
 	const { processes } = await host.guard(0, config);
 	assert.deepEqual([processes[0].pid, processes[0].adopted, processes[0].error], [one.pid, true, undefined]);
 	await box.startedTimes(1);

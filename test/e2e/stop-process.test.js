@@ -103,3 +103,15 @@ test('many threads stop it at once: one SIGTERM, the same answer for all', async
 	assert.ok(box.lines('signals').length >= 1);
 	await never(() => box.lines('starts').length > 1, 300, 'it is started again');
 });
+
+test('a process of another version under the name is not stopped', async (t) => {
+	const box = sandbox(t);
+	const [first, second] = [await box.host({ threads: 1 }), await box.host({ threads: 1 })];
+	await first.guard(1, config(box, ['note=/dev/null:1'], { version: 1 }));
+	const { processes } = await second.guard(1, config(box, ['note=/dev/null:2'], { version: 2 }));
+	const answer = await first.call(1, 'stopProcess', 'main', 'proc');
+	assert.equal(answer.stopped, false);
+	assert.match(answer.detail, /another configuration .*version 2, not 1/);
+	await never(() => box.running().length !== 2, 300, 'one of them ends');
+	assert.equal((await second.state(1)).processes[0].pid, processes[0].pid);
+});

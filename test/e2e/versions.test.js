@@ -131,6 +131,37 @@ test('the same version with other arguments is an orphan too, reported with its 
 	assert.equal(box.only().pid, processes[0].pid);
 });
 
+test('the same version with other arguments is refused without stopOrphans, naming the first command line', async (t) => {
+	const box = sandbox(t);
+	const one = await host(box);
+	const first = (await one.guard(1, box.config(['note=/dev/null:a']))).processes[0];
+	const { report, processes } = await one.guard(1, box.config(['note=/dev/null:b']), 'second');
+	assert.equal(processes[0].started, false);
+	assert.match(processes[0].error, new RegExp(`pid ${first.pid} .*note=/dev/null:a`));
+	assert.match(report.join('\n'), /stopOrphans/, 'the remedy is named');
+	await never(() => box.running().length !== 1 || box.only().pid !== first.pid, 300, 'they take turns');
+});
+
+test('a process that was replaced keeps its end on the state and is not called restarted', async (t) => {
+	const box = sandbox(t);
+	const [first, second] = [await host(box), await host(box)];
+	const old = (await first.guard(1, config(box, 1, {}, ['term=ignore']))).processes[0];
+	const { report } = await second.guard(
+		1,
+		config(box, 2, { stopOrphans: true, replaceGraceMs: 300, replaceKill: true })
+	);
+	assert.match(report.join('\n'), /SIGKILL/, 'what the grace ends with is said');
+	const { log } = await first.stateUntil(1, (state) => state.exited, 5_000, 'the first host sees the end');
+	const state = (await first.state(1)).processes[0];
+	assert.deepEqual(
+		[state.pid, state.started, state.signal, state.restarts, state.error],
+		[old.pid, true, 'SIGKILL', 0, undefined]
+	);
+	const lines = (log ?? (await first.state(1)).log).map((/** @type {{ line: string }} */ { line }) => line).join('\n');
+	assert.match(lines, /was replaced and has ended/);
+	assert.doesNotMatch(lines, /Its keeper starts it again|Going back through the lock/);
+});
+
 test('with replaceGraceMs the new version starts after the old one has gone', async (t) => {
 	const box = sandbox(t);
 	const [first, second] = [await host(box), await host(box)];
