@@ -22,6 +22,7 @@ type kernel struct {
 	dir   windows.Handle
 	event windows.Handle // the request is complete
 	stop  windows.Handle // close was called
+	req   *request
 
 	mu     sync.Mutex
 	closed bool
@@ -36,7 +37,7 @@ func openKernel(h *Hub) (*kernel, error) {
 	if err != nil {
 		return nil, refused(h, err)
 	}
-	k := &kernel{}
+	k := &kernel{req: &request{}}
 	k.dir, err = windows.CreateFile(name, windows.FILE_LIST_DIRECTORY, windows.FILE_SHARE_READ|windows.FILE_SHARE_WRITE|windows.FILE_SHARE_DELETE, nil,
 		windows.OPEN_EXISTING, windows.FILE_FLAG_BACKUP_SEMANTICS|windows.FILE_FLAG_OVERLAPPED, 0)
 	if err != nil {
@@ -52,12 +53,11 @@ func openKernel(h *Hub) (*kernel, error) {
 	}
 	// The first request makes the kernel keep what happens from now on, also
 	// between two requests.
-	r := &request{}
-	if err := r.begin(k); err != nil {
+	if err := k.req.begin(k); err != nil {
 		k.free()
 		return nil, refused(h, err)
 	}
-	if err := r.cancel(k); err != nil {
+	if err := k.req.cancel(k); err != nil {
 		k.free()
 		return nil, refused(h, err)
 	}
@@ -96,7 +96,8 @@ func (k *kernel) free() {
 }
 
 // request is one ReadDirectoryChanges under way. The kernel writes into it until
-// it is complete.
+// it is complete, so it must not lie on a goroutine's stack, which moves: as a
+// local variable it lost changes, and it could have cost any other variable.
 type request struct {
 	overlapped windows.Overlapped
 	buffer     [4096]uint32 // below the 64 KiB that a network drive takes
@@ -139,7 +140,7 @@ func (k *kernel) follow(h *Hub) error {
 			k.free()
 		}
 	}()
-	r := &request{}
+	r := k.req
 	for !h.over() {
 		if err := r.begin(k); err != nil {
 			if !h.check() {
@@ -179,11 +180,12 @@ func (k *kernel) follow(h *Hub) error {
 // deliver reads a run of FILE_NOTIFY_INFORMATION.
 func (r *request) deliver(h *Hub, n uint32) {
 	for at := uint32(0); ; {
-		info := (*windows.FileNotifyInformation)(unsafe.Pointer(&r.buffer[at/4]))
-		length := info.FileNameLength
-		if at+12+length > n {
+		// Wine 10 does not align the entries after the first.
+		info := (*windows.FileNotifyInformation)(unsafe.Add(unsafe.Pointer(&r.buffer[0]), at))
+		if at+12 > n || at+12+info.FileNameLength > n {
 			return
 		}
+		length := info.FileNameLength
 		h.wakeFile(string(utf16.Decode(unsafe.Slice(&info.FileName, length/2))))
 		if info.NextEntryOffset == 0 {
 			return
