@@ -119,6 +119,7 @@ import { readOptions, readStopOptions } from './options.js';
  * @property {string} name
  * @property {string} title
  * @property {number} [pid]
+ * @property {number} [keeper] Pid of the keeper that restarts it. Absent where none lives: then only watching threads do.
  * @property {boolean} started It ran under this guard; stays true after its end.
  * @property {boolean} adopted It was running already, or another thread started it.
  * @property {boolean} exited It ended and, so far, nothing runs in its place.

@@ -133,7 +133,7 @@ async function showStates(count) {
 	const all = await states(count);
 	const text = (/** @type {any} */ { state }) =>
 		[
-			`pid ${state.pid}, restarts ${state.restarts}`,
+			`pid ${state.pid}, ${state.keeper ? `keeper ${state.keeper}` : red('no keeper')}, restarts ${state.restarts}`,
 			...(state.exited ? [`exited by ${state.signal ?? `code ${state.code}`}, proven by the ${state.exitProof}`] : []),
 			...(state.error ? [red(state.error)] : []),
 		].join(', ');
@@ -192,6 +192,7 @@ async function main() {
 	const lonely = keeper();
 	at = kill(lonely, 'keeper');
 	await until(() => lonely && !alive(lonely.pid, lonely.started), 5_000, 'the keeper is dead');
+	await showSaid(/its keeper .* is gone/, threads - 1, from, at);
 	await showAnswer();
 	await showStates(threads - 1);
 	showTree();
@@ -227,7 +228,11 @@ async function main() {
 	showTree();
 	await until(() => living().length === 0, 15_000, 'everything has ended');
 	for (const line of readFileSync(logFile, 'utf8').trim().split('\n'))
-		say(`${yellow('reaper'.padEnd(9))} ${line.replace(/^\S+ \[reaper \d+\] /, '').replace(dir, '…')}`);
+		say(
+			`${yellow('reaper'.padEnd(9))} ${line.replace(/^\S+ \[reaper \d+\] /, '').replace(dir, '…')}`,
+			// When it happened by its own clock, not when we read of it.
+			Date.parse(line.slice(0, line.indexOf(' '))) - Date.now() + now()
+		);
 	say(`everything ended ${((now() - at) / 1000).toFixed(1)} s after the host`);
 	showTree();
 	const locks = readdirSync(pidDir).filter(

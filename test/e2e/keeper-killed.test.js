@@ -46,6 +46,7 @@ test('the process outlives its keeper, and a new thread joins it', async (t) => 
 		5_000,
 		'the thread warns that the keeper is gone'
 	);
+	await host.stateUntil(1, (state) => state.keeper === undefined, 5_000, 'the state says so');
 	const { processes } = await host.guard(0, config);
 	assert.deepEqual([processes[0].pid, processes[0].adopted, processes[0].error], [one.pid, true, undefined]);
 	await box.startedTimes(1);

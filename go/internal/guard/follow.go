@@ -188,6 +188,7 @@ func (s *session) missKeeper(ctx context.Context, f *following) {
 			return nil
 		}
 		if process.Alive() == proc.Yes {
+			s.patch(pair{"keeper", nil})
 			s.log("warn", "%s: its keeper (pid %d) is gone and pid %d runs on without one: only threads that watch it answer a crash, and its piped output is cut", s.a.Title, keeper.PID(), pid)
 		}
 		return nil
@@ -460,7 +461,7 @@ func (s *session) rejoin(ctx context.Context, f *following, say *saying, sub *wa
 				s.attachKeeper(next)
 			}
 			s.patch(pair{"code", nil}, pair{"signal", nil}, pair{"error", nil}, pair{"exitProof", nil}, pair{"restarts", rec.Restarts},
-				pair{"adopted", true}, pair{"started", true}, pair{"pid", rec.PID}, pair{"exited", false})
+				pair{"keeper", keeperPID(rec)}, pair{"adopted", true}, pair{"started", true}, pair{"pid", rec.PID}, pair{"exited", false})
 			s.log("info", "%s runs again under its keeper, as pid %d", s.a.Title, rec.PID)
 			return next, false, false
 		}

@@ -201,9 +201,10 @@ func (s *session) fail(format string, args ...any) {
 	s.report(line)
 }
 
-// dropVerdict forgets what was verified about a process that nothing replaces.
+// dropVerdict forgets what was verified about a process that nothing replaces,
+// and its keeper, which ends with it.
 func dropVerdict(changes []pair) []pair {
-	return append(changes, pair{"verified", nil}, pair{"verifyDetail", nil}, pair{"verifiedPid", nil}, pair{"verifiedAt", nil})
+	return append(changes, pair{"keeper", nil}, pair{"verified", nil}, pair{"verifyDetail", nil}, pair{"verifiedPid", nil}, pair{"verifiedAt", nil})
 }
 
 // commandLine works out what is executed and what the process sees, the way

@@ -21,7 +21,7 @@ import (
 // attempt starts the process or joins it. nil: neither, and the state says why.
 func (s *session) attempt(ctx context.Context) *following {
 	s.patch(pair{"restarts", s.restarts}, pair{"exited", false}, pair{"started", false}, pair{"pid", nil},
-		pair{"error", nil}, pair{"code", nil}, pair{"signal", nil}, pair{"exitProof", nil})
+		pair{"keeper", nil}, pair{"error", nil}, pair{"code", nil}, pair{"signal", nil}, pair{"exitProof", nil})
 	// Before the lock is touched: a node that could not start a replacement
 	// must stop no orphan.
 	if reason := s.preflight(); reason != "" {
@@ -167,7 +167,15 @@ func (s *session) join(rec *record.Record, say bool) *following {
 // nowRuns fills the state of a process that runs.
 func (s *session) nowRuns(rec *record.Record, adopted bool) {
 	s.restarts = rec.Restarts
-	s.patch(pair{"restarts", rec.Restarts}, pair{"pid", rec.PID}, pair{"adopted", adopted}, pair{"started", true})
+	s.patch(pair{"restarts", rec.Restarts}, pair{"pid", rec.PID}, pair{"keeper", keeperPID(rec)}, pair{"adopted", adopted}, pair{"started", true})
+}
+
+// keeperPID is what a state says of the keeper: nothing when there is none.
+func keeperPID(rec *record.Record) any {
+	if rec.Keeper <= 0 {
+		return nil
+	}
+	return rec.Keeper
 }
 
 // commands are the ways a Go program of ours is started, in the order they are
