@@ -66,6 +66,7 @@ test('in a back-off it ends the keeper, and nothing is started', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
 	await host.guard(1, config(box, [], { restart: { baseMs: 60_000 } }));
+	await box.startedTimes(1);
 	process.kill(box.only().pid, 'SIGKILL');
 	await until(() => box.exitRecord()?.outcome === 'restarting', 5_000, 'the keeper waits');
 	const answer = await host.call(1, 'stopProcess', 'main', 'proc');
