@@ -134,6 +134,21 @@ func (d *Dir) Stat(name string) (uid int, regular bool, err error) {
 	return int(st.Uid), st.Mode&unix.S_IFMT == unix.S_IFREG, nil
 }
 
+// Leads says whether name still leads to the open file f.
+func (d *Dir) Leads(name string, f *os.File) (bool, error) {
+	var named, open unix.Stat_t
+	if err := unix.Fstatat(d.FD(), name, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return false, nil
+		}
+		return false, fmt.Errorf("stat %s: %w", d.Join(name), err)
+	}
+	if err := unix.Fstat(int(f.Fd()), &open); err != nil {
+		return false, fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	return named.Dev == open.Dev && named.Ino == open.Ino, nil
+}
+
 // Rename replaces one name of the directory by another, atomically.
 func (d *Dir) Rename(from, to string) error {
 	if err := unix.Renameat(d.FD(), from, d.FD(), to); err != nil {

@@ -294,6 +294,28 @@ func (d *Dir) Stat(name string) (uid int, regular bool, err error) {
 	return uid, id.info.FileAttributes&other == 0, err
 }
 
+// Leads says whether name still leads to the open file f. os.SameFile opens the
+// file once more and shares it with nobody, which Wine refuses for a locked one.
+func (d *Dir) Leads(name string, f *os.File) (bool, error) {
+	h, err := d.open(name, windows.FILE_READ_ATTRIBUTES|windows.SYNCHRONIZE, windows.FILE_OPEN, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("stat %s: %w", d.Join(name), err)
+	}
+	defer windows.CloseHandle(h)
+	named, err := identify(h)
+	if err != nil {
+		return false, fmt.Errorf("stat %s: %w", d.Join(name), err)
+	}
+	open, err := identify(windows.Handle(f.Fd()))
+	if err != nil {
+		return false, fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	return named.is(open), nil
+}
+
 // Rename replaces one name of the directory by another, atomically and whoever
 // has either open.
 func (d *Dir) Rename(from, to string) error {

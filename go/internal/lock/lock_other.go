@@ -52,6 +52,9 @@ func Owner(*os.File) (int, error) { return -1, errPlatform }
 // Stat says who owns an entry, and whether it is a file.
 func (d *Dir) Stat(string) (uid int, regular bool, err error) { return -1, false, errPlatform }
 
+// Leads says whether name still leads to the open file f.
+func (d *Dir) Leads(string, *os.File) (bool, error) { return false, errPlatform }
+
 // Rename replaces one name of the directory by another, atomically.
 func (d *Dir) Rename(string, string) error { return errPlatform }
 

@@ -272,14 +272,13 @@ func ResumeReaping(d *lock.Dir, name string) (*SetAside, error) {
 // the process gone first, and what it starts may be set aside before this.
 func (s *SetAside) Done() error {
 	defer s.f.Close()
-	ours, err := s.f.Stat()
-	if err != nil {
-		return fmt.Errorf("stat %s: %w", s.d.Join(s.name+lock.ReapingSuffix), err)
+	ours, err := s.d.Leads(s.name+lock.ReapingSuffix, s.f)
+	if err != nil || !ours {
+		return err
 	}
-	there, err := os.Lstat(s.d.Join(s.name + lock.ReapingSuffix))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(ours, there) {
-		return nil
-	}
+	// First, because under Wine a locked file keeps its name. Whoever asks for the
+	// lock has the gate, which is ours.
+	s.f.Close()
 	return s.d.Remove(s.name + lock.ReapingSuffix)
 }
 

@@ -151,6 +151,18 @@ func TestSetAside(t *testing.T) {
 	if r, err := ReadReaping(d, name); r != nil || err != nil {
 		t.Errorf("%v %v", r, err)
 	}
+	must(t, Write(d, g, name, whole()))
+	s, err = BeginReaping(d, g, name)
+	must(t, err)
+	g.Unlock()
+	g = gate(t, d)
+	if r, err := ReadReaping(d, name); r == nil || err != nil {
+		t.Errorf("%v %v", r, err)
+	}
+	must(t, s.Done())
+	if d.Exists(name + lock.ReapingSuffix) {
+		t.Error("still there")
+	}
 }
 
 func TestLastWordsOutliveTheirFile(t *testing.T) {
