@@ -50,6 +50,12 @@ test-matrix: build build-fault services ## the JavaScript tests on Node 20, 22, 
 
 node-binary = "$$($(NODE) test/support/node-versions.mjs $(1))"
 
+# The page of the example component, in a real browser. `make test` leaves it out where there is none.
+.PHONY: test-page
+test-page: build ## the example's page in headless Chromium, which is installed if need be (Debian, as root)
+	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+	@$(NODE) test/run.mjs --only test/browser --node $(call node-binary,$(TEST_NODE))
+
 # Programs that the tests guard, without their system services.
 .PHONY: services
 services:

@@ -25,6 +25,8 @@ const repository = fileURLToPath(new URL('../../..', import.meta.url));
  * @property {'root' | 'boot'} [found] How the host finds its root: by `ROOTPATH`, or by the boot properties.
  * @property {string} [node]
  * @property {Record<string, any>} [settings] More of the root configuration.
+ * @property {string} [rootName] What the directory of its root is called.
+ * @property {Record<string, string>} [env] More of the host's environment.
  */
 
 export class StandIn {
@@ -41,9 +43,9 @@ export class StandIn {
 	 * @param {StandInOptions} options
 	 */
 	constructor(box, options) {
-		const { threads = 2, component, name = 'guarded', found = 'boot', settings = {} } = options;
+		const { threads = 2, component, name = 'guarded', found = 'boot', settings = {}, rootName = 'root' } = options;
 		this.options = options;
-		this.root = box.file('root');
+		this.root = box.file(rootName);
 		this.component = box.file('component');
 		this.home = box.file('home');
 		mkdirSync(this.root);
@@ -84,6 +86,7 @@ export class StandIn {
 			env: {
 				...process.env,
 				NODE_TEST_CONTEXT: undefined,
+				...this.options.env,
 				HOME: this.home,
 				ROOTPATH: found === 'root' ? this.root : undefined,
 				STANDIN_GENERATION: generation,

@@ -132,7 +132,15 @@ export class Thread {
 		if (!resource) return { status: 404, headers: {}, body: 'Not found' };
 		try {
 			const target = new RequestTarget(url.pathname.slice(name.length + 1), url.search);
-			const context = { headers: new Headers(headers), url: path, pathname: url.pathname, method: 'GET' };
+			const [, credentials = ''] = /^Basic (.*)$/.exec(headers.authorization ?? '') ?? [];
+			const [username] = Buffer.from(credentials, 'base64').toString().split(':');
+			const context = {
+				headers: new Headers(headers),
+				url: path,
+				pathname: url.pathname,
+				method: 'GET',
+				user: username ? { username } : undefined,
+			};
 			const result = await resource.get(target, context);
 			// A status alone is an attribute like any other: an answer of its own has headers.
 			if (result?.headers) {
