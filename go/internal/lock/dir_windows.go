@@ -58,8 +58,6 @@ type fileID struct {
 	info     windows.ByHandleFileInformation
 }
 
-func (id fileID) is(other fileID) bool { return id.dev == other.dev && id.ino == other.ino }
-
 func identify(h windows.Handle) (fileID, error) {
 	var info windows.ByHandleFileInformation
 	if err := windows.GetFileInformationByHandle(h, &info); err != nil {
@@ -294,8 +292,9 @@ func (d *Dir) Stat(name string) (uid int, regular bool, err error) {
 	return uid, id.info.FileAttributes&other == 0, err
 }
 
-// Leads says whether name still leads to the open file f. os.SameFile opens the
-// file once more and shares it with nobody, which Wine refuses for a locked one.
+// Leads says whether name still leads to the open file f, which was opened in
+// this directory and so is on its volume: Wine does not know the volume of an
+// open file that was renamed, and os.SameFile compares that, too.
 func (d *Dir) Leads(name string, f *os.File) (bool, error) {
 	h, err := d.open(name, windows.FILE_READ_ATTRIBUTES|windows.SYNCHRONIZE, windows.FILE_OPEN, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -313,7 +312,7 @@ func (d *Dir) Leads(name string, f *os.File) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
-	return named.is(open), nil
+	return named.ino == open.ino, nil
 }
 
 // Rename replaces one name of the directory by another, atomically and whoever
