@@ -4,6 +4,7 @@ package reap
 
 import (
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 )
@@ -18,12 +19,27 @@ func faultPoint(point string) {
 		}
 		switch how {
 		case "kill":
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			_ = killHere()
 			select {} // another thread may take the signal first
 		case "stop":
-			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			_ = stopHere()
 		case "exit":
 			os.Exit(9)
 		}
 	}
+}
+
+// stopHere and killHere signal this very thread: a signal to the process may be
+// taken by another thread while this one goes on (once all the way to its exit).
+func stopHere() error { return here(syscall.SIGSTOP) }
+func killHere() error { return here(syscall.SIGKILL) }
+
+func here(sig syscall.Signal) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_, _, errno := syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(sig))
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
