@@ -157,7 +157,8 @@ test('where nothing proves how it ended nothing is started and nothing is claime
 test('keeper and process killed together: one replacement', async (t) => {
 	const box = sandbox(t);
 	for (let round = 0; round < 10; round++) {
-		const { host, one } = await started(box, 4);
+		// Long enough for the second kill to come before the keeper's own restart, however busy the machine is.
+		const { host, one } = await started(box, 4, { restart: { baseMs: 500 } });
 		const [keeper] = box.keepers();
 		// Either may die first; both orders are tried.
 		for (const pid of round % 2 ? [keeper.pid, one.pid] : [one.pid, keeper.pid]) process.kill(pid, 'SIGKILL');
