@@ -1,4 +1,4 @@
-//go:build !fault || !unix
+//go:build !fault || !linux
 
 package reap
 
