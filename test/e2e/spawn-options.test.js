@@ -207,7 +207,7 @@ test('uid and gid are those of the process; the keeper stays what the host is', 
 			assert.deepEqual([seen.uid, seen.euid, seen.gid, seen.egid], [65534, 65534, 65534, 65534]);
 			assert.equal(seen.groups.trim(), '', 'no groups of root are kept');
 		},
-		{ prepare: (made) => chmodSync(made.dir, 0o777) }
+		{ prepare: (made) => chmodSync(made.dir, 0o777), host: { under: ['setpriv', '--groups', '1,2'] } }
 	);
 	assert.match(readFileSync(`/proc/${box.keepers()[0].pid}/status`, 'utf8'), /^Uid:\t0\t0\t0\t0$/m);
 });
