@@ -15,6 +15,7 @@ test(`${rounds} rounds of claims by four threads, never two processes`, async (t
 	const { pidDir, program, running } = sandbox(t);
 	const options = { pidDir, processes: [{ name: 'agent', binaryPath: program, args: ['wait'] }] };
 	const workers = Array.from({ length: 4 }, () => new Worker(join(here, 'claimant.mjs'), { workerData: options }));
+	t.after(() => Promise.all(workers.map((worker) => worker.terminate())));
 	const status = await guard({ spawn, ...options });
 	await status.stopProcess('agent');
 	for (let round = 1; round <= rounds; round++) {
@@ -37,6 +38,5 @@ test(`${rounds} rounds of claims by four threads, never two processes`, async (t
 		assert.deepEqual([answer.stopped, answer.pid], [true, pids[0]], `round ${round}`);
 	}
 	assert.deepEqual(running(), []);
-	for (const worker of workers) await worker.terminate();
 	await until('nothing runs', () => running().length === 0);
 });
