@@ -102,3 +102,5 @@ bench-quick: build ## start, restart and idle figures, p50 and max
 .PHONY: clean
 clean: ## removes what was built; .cache/ and node_modules/ stay
 	rm -rf build prebuilds prebuilds-* types coverage
+
+include test/support/windows/windows.mk
