@@ -41,17 +41,19 @@ for (const reading of ['all', 'slow']) {
 	});
 }
 
-test('what a process writes right before its end arrives', async (t) => {
-	const box = sandbox(t);
-	const host = await box.host({ threads: 1 });
-	await host.guard(1, {
-		...box.config([`after=${box.file('go')}`, `write=1:${megabyte}`, `write=2:${megabyte}`, 'end=0:exit:0'], piped),
-		reading: 'all',
+for (const reading of ['all', 'slow']) {
+	test(`what a process writes right before its end arrives, at a reader that takes ${reading === 'slow' ? 'its time' : 'all at once'}`, async (t) => {
+		const box = sandbox(t);
+		const host = await box.host({ threads: 1 });
+		await host.guard(1, {
+			...box.config([`after=${box.file('go')}`, `write=1:${megabyte}`, `write=2:${megabyte}`, 'end=0:exit:0'], piped),
+			reading,
+		});
+		closeSync(openSync(box.file('go'), 'w'));
+		await until(async () => (await child(host)).ended[1] && (await child(host)).ended[2], 10_000, 'both pipes ended');
+		assert.deepEqual((await child(host)).bytes, { 1: megabyte, 2: megabyte });
 	});
-	closeSync(openSync(box.file('go'), 'w'));
-	await until(async () => (await child(host)).ended[1] && (await child(host)).ended[2], 10_000, 'both pipes ended');
-	assert.deepEqual((await child(host)).bytes, { 1: megabyte, 2: megabyte });
-});
+}
 
 test('the output of every life is relayed', async (t) => {
 	const box = sandbox(t);
