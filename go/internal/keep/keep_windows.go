@@ -257,12 +257,14 @@ func (c *child) tell(syscall.Signal) {
 		return
 	}
 	c.told = true
+	j, patience := c.job, stopPatience
 	if c.alone || !ctrlBreak(c.id.PID) {
-		c.job.end(syscall.SIGTERM)
-		return
+		j.end(syscall.SIGTERM)
+		// Once more, for what was only just being started: under Wine one stop in
+		// some hundred left its process running.
+		patience = time.Second
 	}
-	j := c.job
-	time.AfterFunc(stopPatience, func() { j.end(syscall.SIGKILL) })
+	time.AfterFunc(patience, func() { j.end(syscall.SIGKILL) })
 }
 
 // ctrlBreak is false when the event cannot be sent. Under Wine 10 it is sent and
