@@ -2,7 +2,7 @@
 /** Claim rounds: threads and processes that all want the same one at the same moment. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import process from 'node:process';
 import { test } from 'node:test';
@@ -36,7 +36,7 @@ test(`${rounds} rounds of claims by four threads, never two processes`, async (t
 		// The process table is asked now and then: that takes longer than a round.
 		if (round % 20 === 0) assert.deepEqual(running(), pids, `round ${round}`);
 		const answer = await status.stopProcess('agent');
-		if (!answer.stopped) t.diagnostic(`runs ${running()}, record ${readFileSync(join(pidDir, 'agent.pid'), 'utf8')}`);
+		if (!answer.stopped) t.diagnostic(`runs ${running()}; ${readdirSync(pidDir)}`);
 		assert.deepEqual([answer.stopped, answer.pid], [true, pids[0]], `round ${round}: ${answer.detail}`);
 	}
 	assert.deepEqual(running(), []);
