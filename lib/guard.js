@@ -187,7 +187,7 @@ import { readOptions, readStopOptions } from './options.js';
  * @typedef {object} Native
  * @property {(fn: string, args: object) => Promise<any>} call
  * @property {(fn: string, args: object, onMessage: (message: any) => void) => Session} session
- * @property {() => object} paths
+ * @property {(pidDir: string) => { keeper: string, reaper: string, launch: string, note?: string }} paths
  */
 
 /** Stay on the state without a value; any other field that is cleared goes. */
@@ -630,7 +630,12 @@ export function guardThrough(from) {
 			/** @type {object} */
 			let args;
 			try {
-				args = argsFor(from.paths());
+				const { note, ...paths } = from.paths(plan.pidDir);
+				if (note !== undefined && !report.includes(note)) {
+					report.push(note);
+					log.say('warn', note);
+				}
+				args = argsFor(paths);
 			} catch (error) {
 				run.fail(`${run.title} could not be guarded: ${messageOf(error)}`);
 				return;

@@ -4,10 +4,11 @@
  * from prebuilds/, it loads libguard beside it, and JSON goes back and forth.
  * @module
  */
-import { accessSync, chmodSync, constants, existsSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { notRunnable, privateCopy } from './programs.js';
 
 /**
  * What guard.node exports; binding/addon.c says what each does.
@@ -40,6 +41,7 @@ import { fileURLToPath } from 'node:url';
  * @property {string} keeper the keeper executable
  * @property {string} reaper the reaper executable
  * @property {string} launch the script that starts either where only `node` may be spawned
+ * @property {string} [note] why these are not the installed ones, when they are a private copy
  */
 
 /**
@@ -47,7 +49,8 @@ import { fileURLToPath } from 'node:url';
  * @property {(fn: string, args?: unknown) => any} sync a short function, answered at once
  * @property {(fn: string, args?: unknown) => Promise<any>} call a function that takes its time
  * @property {(fn: string, args: unknown, onMessage: (message: any) => void) => Session} session a call with messages both ways
- * @property {() => Paths} paths the executables, checked to be there and to be executable
+ * @property {(pidDir?: string) => Paths} paths the executables, checked to be there and to be executable; a private copy,
+ *   where one is needed, is made in `pidDir`
  * @property {() => Addon} addon loads what is not loaded yet; for tests
  */
 
@@ -60,8 +63,8 @@ const require = createRequire(import.meta.url);
 
 const libraryNames = /** @type {Record<string, string>} */ ({ win32: 'libguard.dll', darwin: 'libguard.dylib' });
 
-/** What the package is built and tested for. */
-const supported = ['linux-x64', 'win32-x64'];
+/** What the package is built and tested for: a release carries prebuilds/ of each. */
+export const supported = ['linux-x64', 'linux-arm64', 'win32-x64'];
 
 /**
  * @param {string} code
@@ -118,13 +121,29 @@ function runsOnMusl() {
 }
 
 /**
+ * What stands in prebuilds/, for a message: an installation that was copied from another system has that system's.
+ * @returns {string}
+ */
+function present() {
+	try {
+		const names = readdirSync(join(root, 'prebuilds'));
+		return names.length === 0 ? 'nothing' : names.sort().join(', ');
+	} catch {
+		return 'nothing';
+	}
+}
+
+/**
  * @param {string} file what was looked for
  * @returns {Error}
  */
 function notBuilt(file) {
+	const advice = existsSync(join(root, 'binding', 'build.mjs'))
+		? `Run \`npm install\` or \`node binding/build.mjs\` in ${root} (it needs Go and a C compiler).`
+		: `Install the package again on this system: a bundler, a copy of node_modules or an installer that leaves files out has lost them. It needs no install script, so --ignore-scripts is no reason.`;
 	return failure(
 		'PG_NOT_BUILT',
-		`the native part of process guard is not there: looked for ${file}. In a checkout run \`npm install\` or \`node binding/build.mjs\` in ${root} (it needs Go and a C compiler); in an installed package reinstall it without --ignore-scripts.`
+		`the native part of process guard is not there: looked for ${file}, and ${join(root, 'prebuilds')} has ${present()}. ${advice}`
 	);
 }
 
@@ -271,41 +290,55 @@ export function nativeFrom(directory = join(root, 'prebuilds', `${process.platfo
 				},
 			};
 		},
-		paths() {
+		paths(pidDir) {
 			if (checked) return checked;
 			const suffix = process.platform === 'win32' ? '.exe' : '';
-			const found = {
-				keeper: join(directory, `keeper${suffix}`),
-				reaper: join(directory, `reaper${suffix}`),
-				launch: join(root, 'lib', 'launch.js'),
-			};
-			for (const file of Object.values(found)) if (!existsSync(file)) throw notBuilt(file);
-			makeExecutable(found.keeper);
-			makeExecutable(found.reaper);
-			return (checked = found);
+			const launch = join(root, 'lib', 'launch.js');
+			const keeper = join(directory, `keeper${suffix}`);
+			const reaper = join(directory, `reaper${suffix}`);
+			for (const file of [keeper, reaper, launch]) if (!existsSync(file)) throw notBuilt(file);
+			const reasons = [keeper, reaper].flatMap((file) => {
+				const reason = notRunnable(file);
+				return reason === undefined ? [] : [`${file} cannot be run: ${reason}`];
+			});
+			if (reasons.length === 0) return (checked = { keeper, reaper, launch });
+			return copied(pidDir, { keeper, reaper, launch }, reasons.join('; '));
 		},
 	};
 }
 
 /**
- * Archives and some package managers lose the executable bit.
- * @param {string} file
+ * A private copy of what the package has but cannot run from where it is.
+ * @param {string | undefined} pidDir
+ * @param {Paths} installed
+ * @param {string} why
+ * @returns {Paths}
  */
-function makeExecutable(file) {
-	try {
-		accessSync(file, constants.X_OK);
-	} catch {
-		try {
-			chmodSync(file, 0o755);
-			accessSync(file, constants.X_OK);
-		} catch (error) {
-			throw failure(
-				'PG_NOT_EXECUTABLE',
-				`${file} is not executable and could not be made so: ${/** @type {Error} */ (error).message}. Run \`chmod +x ${file}\` as its owner; if it is already, its file system is mounted noexec.`,
-				error
-			);
-		}
+function copied(pidDir, installed, why) {
+	const { keeper, reaper, launch } = installed;
+	// Where launch.js looks for the other two.
+	const executables = join('prebuilds', `${process.platform}-${process.arch}`);
+	const names = {
+		keeper: join(executables, basename(keeper)),
+		reaper: join(executables, basename(reaper)),
+		launch: join('lib', 'launch.js'),
+	};
+	const files = { [names.keeper]: keeper, [names.reaper]: reaper, [names.launch]: launch };
+	const made = pidDir === undefined ? { refusals: [] } : privateCopy(files, pidDir);
+	if ('refusals' in made) {
+		const copies = made.refusals.length === 0 ? '' : `, nor from a private copy (${made.refusals.join('; ')})`;
+		throw failure(
+			'PG_NOT_EXECUTABLE',
+			`${why}${copies}. Run \`chmod +x ${keeper} ${reaper}\` as their owner, or put the package or pidDir on a file system that is not mounted noexec.`
+		);
 	}
+	const { directory } = made;
+	return {
+		keeper: join(directory, names.keeper),
+		reaper: join(directory, names.reaper),
+		launch: join(directory, names.launch),
+		note: `${why}; the copy in ${directory} is used. Run \`chmod +x ${keeper} ${reaper}\` as their owner`,
+	};
 }
 
 /** The library that belongs to this package. */

@@ -4,6 +4,8 @@ import assert from 'node:assert/strict';
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import {
+	chmodSync,
+	chownSync,
 	cpSync,
 	linkSync,
 	mkdirSync,
@@ -15,8 +17,8 @@ import {
 	writeFileSync,
 } from 'node:fs';
 import { constants, tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { after, before, describe, test } from 'node:test';
+import { basename, join } from 'node:path';
+import { after, before, beforeEach, describe, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { call, nativeFrom, session, sync, unsupported } from '../../lib/native.js';
@@ -164,6 +166,7 @@ describe('what cannot load says so', () => {
 		assert.equal(error.code, 'PG_NOT_BUILT');
 		assert.ok(error.message.includes(`looked for ${join(scratch, 'nowhere', 'guard.node')}`), error.message);
 		assert.ok(error.message.includes(`node binding/build.mjs\` in ${root.replace(/\/$/, '')} `), error.message);
+		assert.match(error.message, new RegExp(`prebuilds has .*\\b${target}\\b`));
 	});
 
 	test('a missing library beside the shim', () => {
@@ -321,6 +324,87 @@ describe('what cannot load says so', () => {
 		const error = thrown(() => nativeFrom(directory).paths());
 		assert.equal(error.code, 'PG_NOT_BUILT');
 		assert.ok(error.message.includes(join(directory, 'reaper')), error.message);
+	});
+
+	describe('executables that lost their bit where it cannot be given back', () => {
+		/** @type {string} */
+		let directory;
+		/** @type {string} */
+		let pidDir;
+		/**
+		 * The answer of paths() to a user who owns none of these files. Only root can become one; anybody else meets a
+		 * read-only installation of root's.
+		 * @param {string} [before]
+		 */
+		const asNobody = (before = '') => {
+			const code = `${before}
+				const { nativeFrom } = await import(${JSON.stringify(native)});
+				process.setgroups?.([]); process.setgid(65534); process.setuid(65534);
+				try { console.log(JSON.stringify(nativeFrom(${JSON.stringify(directory)}).paths(${JSON.stringify(pidDir)}))); }
+				catch ({ code, message }) { console.log(JSON.stringify({ code, message })); }`;
+			return JSON.parse(run(code, { env: { TMPDIR: join(pidDir, '..', 'tmp') } }));
+		};
+		const skip = process.getuid?.() !== 0;
+
+		beforeEach((t) => {
+			if (skip) return;
+			chmodSync(scratch, 0o755);
+			directory = join(scratch, `private-${/** @type {{ name: string }} */ (t).name.replaceAll(' ', '-')}`);
+			pidDir = join(directory, 'run');
+			cpSync(prebuilds, directory, { recursive: true });
+			for (const name of ['keeper', 'reaper']) chmodSync(join(directory, name), 0o644);
+			for (const name of ['run', 'tmp']) {
+				mkdirSync(join(directory, name), { mode: 0o700 });
+				chownSync(join(directory, name), 65534, 65534);
+			}
+		});
+
+		test('are run from a private copy in pidDir, which is made once', { skip }, () => {
+			const first = asNobody();
+			const copy = join(pidDir, readdirSync(pidDir)[0]);
+			assert.deepEqual(
+				[first.keeper, first.launch],
+				[join(copy, 'prebuilds', target, 'keeper'), join(copy, 'lib/launch.js')]
+			);
+			assert.ok(first.note.startsWith(`${join(directory, 'keeper')} cannot be run: EPERM`), first.note);
+			assert.ok(first.note.includes(`the copy in ${copy} is used`), first.note);
+			const inode = statSync(first.keeper).ino;
+			assert.equal(statSync(first.keeper).mode & 0o777, 0o700);
+			assert.deepEqual(asNobody(), first);
+			assert.equal(statSync(first.keeper).ino, inode);
+			assert.deepEqual(readdirSync(pidDir), [basename(copy)]);
+			// launch.js of the copy runs the keeper of the copy: it says how it is used.
+			const { status, stderr } = spawnSync(process.execPath, [first.launch, 'keeper'], { encoding: 'utf8' });
+			assert.equal(status, 2, stderr);
+			assert.match(stderr, /keeper/);
+		});
+
+		test('are not run from a copy that was changed or that another user can write to', { skip }, () => {
+			const { keeper } = asNobody();
+			writeFileSync(keeper, 'something else');
+			const elsewhere = asNobody();
+			assert.ok(elsewhere.keeper.startsWith(join(directory, 'tmp', 'process-guard-65534')), elsewhere.keeper);
+			chmodSync(join(directory, 'tmp', 'process-guard-65534'), 0o770);
+			const { code, message } = asNobody();
+			assert.equal(code, 'PG_NOT_EXECUTABLE');
+			assert.match(message, /is not what its name says; remove it.*process-guard-65534 can be written by other users/);
+		});
+
+		test('are copied elsewhere when pidDir belongs to somebody else', { skip }, () => {
+			chownSync(pidDir, 65533, 65533);
+			chmodSync(pidDir, 0o755);
+			const { keeper } = asNobody();
+			assert.ok(keeper.startsWith(join(directory, 'tmp', 'process-guard-65534')), keeper);
+			assert.deepEqual(readdirSync(pidDir), []);
+		});
+
+		test('are an error that names every place when nothing can be copied', { skip }, () => {
+			for (const name of ['run', 'tmp']) chownSync(join(directory, name), 0, 0);
+			const { code, message } = asNobody();
+			assert.equal(code, 'PG_NOT_EXECUTABLE');
+			for (const part of [join(directory, 'keeper'), join(directory, 'run'), join(directory, 'tmp'), 'chmod +x'])
+				assert.ok(message.includes(part), message);
+		});
 	});
 });
 
