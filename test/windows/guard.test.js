@@ -156,7 +156,7 @@ describe('guard on Windows', { concurrency: false }, () => {
 		await until('the tree is gone', () => running().length === 0);
 		await until('the reaper is gone', () => !alive(h.state.reaper.pid));
 		const log = readFileSync(join(dir, 'reaper.log'), 'utf8');
-		assert.match(log, /sent SIGTERM to pid \d+[^]*done\./);
+		assert.match(log, /sent SIGTERM to pid \d+[\s\S]*done\./);
 		assert.deepEqual(
 			readdirSync(pidDir).filter((file) => /\.pid$|\.reaping$|\.keeper\./.test(file)),
 			[],
