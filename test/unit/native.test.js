@@ -398,6 +398,14 @@ describe('what cannot load says so', () => {
 			assert.deepEqual(readdirSync(pidDir), []);
 		});
 
+		test("are not copied by root into another user's directory", { skip }, () => {
+			const code = `const { privateCopy } = await import(${JSON.stringify(pathToFileURL(join(root, 'lib/programs.js')).href)});
+				console.log(JSON.stringify(privateCopy({ keeper: ${JSON.stringify(join(directory, 'keeper'))} }, ${JSON.stringify(pidDir)})));`;
+			const made = JSON.parse(run(code, { env: { TMPDIR: join(directory, 'tmp') } }));
+			assert.ok(made.directory.startsWith(join(directory, 'tmp', 'process-guard-0')), JSON.stringify(made));
+			assert.deepEqual(readdirSync(pidDir), []);
+		});
+
 		test('are an error that names every place when nothing can be copied', { skip }, () => {
 			for (const name of ['run', 'tmp']) chownSync(join(directory, name), 0, 0);
 			const { code, message } = asNobody();
