@@ -18,9 +18,13 @@ import { never, until } from '../support/until.js';
 const component = fileURLToPath(new URL('../support/host/component', import.meta.url));
 const REAPER = 'process-guard-reaper';
 
-/** How long a host that takes over may be away, and how long it is. The real one's worst is 7.9 s of 8. */
-const graceMs = full ? 8000 : 6000;
-const absentMs = full ? 6000 : 1500;
+/**
+ * How long a host that takes over may be away: as long as it takes where one does, so that a loaded machine proves nothing
+ * else, and a moment where none will. How long it is away: the real one's worst is 7.9 s.
+ */
+const patientMs = 120_000;
+const briefMs = 1000;
+const absentMs = full ? 7900 : 1500;
 
 /**
  * @param {import('node:test').TestContext} t
@@ -31,13 +35,16 @@ function scene(t, options) {
 	const host = new StandIn(box, { component, threads: 3, forceExitMs: 1500, ...options });
 	box.pidDir = join(host.root, 'process-guard');
 
-	/** @param {string[]} fingerprint */
-	const configure = (...fingerprint) =>
+	/**
+	 * @param {string} fingerprint
+	 * @param {number} graceMs
+	 */
+	const configure = (fingerprint, graceMs) =>
 		writeFileSync(
 			join(host.component, 'settings.json'),
 			JSON.stringify({
 				reaperGraceMs: graceMs,
-				fingerprint,
+				fingerprint: [fingerprint],
 				processes: [
 					{
 						name: 'proc',
@@ -105,7 +112,7 @@ function scene(t, options) {
 	async function nothing() {
 		await until(
 			() => box.running().length === 0 && box.keepers().length === 0 && box.reapers().length === 0,
-			graceMs + 20_000,
+			30_000,
 			() => `nothing is left: ${box.tree()}`
 		);
 		assert.deepEqual(
@@ -141,7 +148,7 @@ describe('one process, one reaper, no zombie', { concurrency: true }, () => {
 			const step = (name) => t.diagnostic(`${options.generation}: ${name}`);
 
 			step('boot');
-			configure('a');
+			configure('a', patientMs);
 			await host.boot();
 			const first = await settled();
 			assert.equal(first.threads.filter(({ own }) => !own[0].adopted).length, 1, 'one thread started it');
@@ -191,12 +198,12 @@ describe('one process, one reaper, no zombie', { concurrency: true }, () => {
 			assert.deepEqual(zombiesOf(host.pid), []);
 
 			step('configuration change');
-			configure('b');
+			configure('b', patientMs);
 			await host.restartService();
 			const changed = await settled();
 			assert.equal(box.lines('notes').at(-1), 'b');
 			await withTwo(async () => {
-				configure('c');
+				configure('c', patientMs);
 				await host.restartService();
 				await until(() => !alive(changed.one.pid, changed.one.started), 10_000, 'the old one was asked to end');
 			});
@@ -213,6 +220,7 @@ describe('one process, one reaper, no zombie', { concurrency: true }, () => {
 			assert.notEqual(restarted.reaper.pid, replaced.reaper.pid, 'a reaper that watches the new host');
 
 			step('SIGKILL with replacement');
+			configure('c', briefMs); // for the reaper of the next host
 			await host.kill('SIGKILL');
 			assert.ok(existsSync(join(host.root, 'hdb.pid')), 'a killed host leaves its pid file');
 			await host.boot();
@@ -222,7 +230,6 @@ describe('one process, one reaper, no zombie', { concurrency: true }, () => {
 			step('graceful stop');
 			assert.deepEqual(await host.kill('SIGTERM'), { code: 0, signal: null });
 			assert.equal(existsSync(join(host.root, 'hdb.pid')), false);
-			assert.ok(alive(survived.one.pid), 'nothing is stopped before the grace is over');
 			await nothing();
 
 			step('SIGKILL for good');
