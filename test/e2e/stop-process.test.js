@@ -24,6 +24,7 @@ test('it stops the process with one SIGTERM by the keeper, and tells how it ende
 	const kept = config(box, ['term=slow:150']);
 	await host.guard(1, kept);
 	await host.guard(2, kept);
+	await box.startedTimes(1);
 	const [one, [keeper]] = [box.only(), box.keepers()];
 	// From a thread that only joined.
 	const answer = await host.call(2, 'stopProcess', 'main', 'proc');
@@ -43,6 +44,7 @@ test('with an exit code', async (t) => {
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
 	await host.guard(1, config(box, ['term=exit:4']));
+	await box.startedTimes(1);
 	const answer = await host.call(1, 'stopProcess', 'main', 'proc', {});
 	assert.deepEqual([answer.stopped, answer.code, answer.signal ?? null], [true, 4, null]);
 	await never(() => box.lines('starts').length > 1, 300, 'a stop that was asked for counts as a crash');
@@ -52,6 +54,7 @@ test('a process that does not listen: not stopped without force, killed with it'
 	const box = sandbox(t);
 	const host = await box.host({ threads: 1 });
 	await host.guard(1, config(box, ['term=ignore']));
+	await box.startedTimes(1);
 	const one = box.only();
 	const first = await host.call(1, 'stopProcess', 'main', 'proc', { timeoutMs: 300 });
 	assert.deepEqual([first.stopped, first.pid], [false, one.pid]);
@@ -96,6 +99,7 @@ test('many threads stop it at once: one SIGTERM, the same answer for all', async
 	const box = sandbox(t);
 	const host = await (await box.host({ threads: 4 })).load();
 	await host.guardAll(config(box, ['term=slow:300']));
+	await box.startedTimes(1);
 	const one = box.only();
 	const answers = await Promise.all(
 		host.threadNumbers().map((thread) => host.call(thread, 'stopProcess', 'main', 'proc'))

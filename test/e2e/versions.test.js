@@ -146,6 +146,7 @@ test('a process that was replaced keeps its end on the state and is not called r
 	const box = sandbox(t);
 	const [first, second] = [await host(box), await host(box)];
 	const old = (await first.guard(1, config(box, 1, {}, ['term=ignore']))).processes[0];
+	await box.startedTimes(1, 'starts1');
 	const { report } = await second.guard(
 		1,
 		config(box, 2, { stopOrphans: true, replaceGraceMs: 300, replaceKill: true })
