@@ -5,7 +5,10 @@
  * beyond the Go modules: node-gyp would fetch Node's headers from nodejs.org, so
  * the C compiler is called directly, with the headers of node-api-headers.
  *
- *   node binding/build.mjs [--if-missing] [--tags fault] [--force] [--target win32-x64]
+ *   node binding/build.mjs [--if-missing] [--tags fault] [--force] [--target win32-x64] [--check]
+ *
+ * --if-missing  content with whatever is there, however old
+ * --check       builds nothing; says what would have to be built, and fails if anything would
  *
  * Everything lands in prebuilds/<platform>-<arch>/ (prebuilds-<tags>/ with --tags),
  * each file by rename: a host that runs keeps the files that it mapped.
@@ -23,6 +26,7 @@ const { values: options } = parseArgs({
 	options: {
 		'if-missing': { type: 'boolean', default: false },
 		force: { type: 'boolean', default: false },
+		check: { type: 'boolean', default: false },
 		tags: { type: 'string', default: '' },
 		target: { type: 'string', default: `${process.platform}-${process.arch}` },
 	},
@@ -230,7 +234,12 @@ try {
 			? []
 			: products
 		: products.filter(({ file, sources }) => stale(file, sources));
-	if (wanted.length > 0) {
+	if (options.check) {
+		const files = wanted.map(({ file }) => file).join(', ');
+		const what = options['if-missing'] ? 'incomplete' : 'incomplete or older than the sources';
+		if (files !== '')
+			throw new BuildError(`${outputs} is ${what}: ${files}. Run \`node binding/build.mjs --target ${target}\``);
+	} else if (wanted.length > 0) {
 		checkTools();
 		mkdirSync(join(root, 'build'), { recursive: true });
 		mkdirSync(outputs, { recursive: true });
