@@ -158,7 +158,9 @@ function buildLibrary(out) {
 			['netgo', 'osusergo', ...(options.tags ? [options.tags] : [])].join(','),
 			// Without asyncpreemptoff=1 Go sends itself SIGURG and must keep it open on its
 			// threads: a host with a SIGURG listener then died within 3 seconds.
-			'-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1',
+			// No build id: it is made from the paths of the headers, too, and the same sources
+			// shall give the same bytes wherever they lie.
+			'-ldflags=-s -w -buildid= -X=runtime.godebugDefault=asyncpreemptoff=1',
 			'-o',
 			out,
 			'./go/capi',
