@@ -490,6 +490,12 @@ func (c *claimer) lookAtLife(file, token string) (Older, *generation) {
 	}
 	v, h := identifyLife(l, held)
 	ours := l.Version == c.q.Version && l.ArgvHash == record.HashArgv(c.q.Argv)
+	if v == proc.Match && ours && HeldChild(h, &record.Record{KeeperArgv: l.KeeperArgv}) {
+		// Named in the life file and not yet in the record when its keeper was
+		// killed: put back, somebody joined a child that ended before its exec.
+		h.Close()
+		return OlderUnknown, nil
+	}
 	if v == proc.Match && ours {
 		return OlderLives, &generation{token: token, life: l, handle: h}
 	}

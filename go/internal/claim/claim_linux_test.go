@@ -756,6 +756,27 @@ func TestHeldChildOfADeadKeeperIsNotJoined(t *testing.T) {
 	p.joined(res, err, k.PID())
 }
 
+// A keeper that is killed between its life file and its record leaves a held
+// child that only the life file names. It ends by itself and is no process to be
+// put back.
+func TestHeldChildThatOnlyALifeFileNamesIsNotPutBack(t *testing.T) {
+	p := newPlace(t)
+	held := role.Start(t, "hold", "hold")
+	held.Says("held")
+	rec := named(t, held)
+	g := p.gate()
+	must(t, record.PutLife(p.Dir, g, name, rec.Token, record.Life{
+		PID: rec.PID, Started: rec.Started, Inode: rec.Inode, NS: rec.NS, Version: rec.Version,
+		ArgvHash: record.HashArgv([]string{"cat"}), Argv: []string{"cat"},
+		Keeper: dead(t).PID, KeeperArgv: []string{held.Args[0], "keep", "--lock", p.Join(name + ".pid"), "--token", rec.Token},
+	}))
+	g.Unlock()
+	r := p.start(p.want())
+	r.waits()
+	held.End()
+	p.won(r.result())
+}
+
 // Reaping.
 
 func TestReaperAtWorkIsWaitedFor(t *testing.T) {

@@ -221,7 +221,11 @@ func (s *session) start(ctx context.Context, won *claim.Won) (*following, loss) 
 // not ours any more, or an earlier launcher that counted as refused works on it.
 func (s *session) renew(ctx context.Context, token string) (next string, f *following, lost loss, ok bool) {
 	q := claim.Request{Dir: s.dir, Name: s.a.Name, Thread: s.a.Thread}
-	next, cur, ok, err := claim.Renew(ctx, q, token)
+	next, cur, ok, err := func() (string, *record.Record, bool, error) {
+		ctx, cancel := s.hurried(ctx)
+		defer cancel()
+		return claim.Renew(ctx, q, token)
+	}()
 	switch {
 	case ok:
 		return next, nil, nothingLost, true
@@ -242,6 +246,12 @@ func (s *session) renew(ctx context.Context, token string) (next string, f *foll
 		return "", nil, lostToAnother, false
 	}
 	return "", nil, nothingLost, false
+}
+
+// hurried bounds a wait for the gate: while its holder was stopped, a call that
+// had come as far as its second launcher never returned.
+func (s *session) hurried(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.budget())
 }
 
 // launch tries one command. refusal is why the next one is to be tried.
@@ -504,7 +514,11 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 			over = false
 		}
 		if over || late {
-			rec, held, err := claim.AtWork(s.e.Context(), s.dir, s.a.Name, token)
+			rec, held, err := func() (*record.Record, proc.Answer, error) {
+				ctx, cancel := s.hurried(s.e.Context())
+				defer cancel()
+				return claim.AtWork(ctx, s.dir, s.a.Name, token)
+			}()
 			switch {
 			case err != nil:
 				s.fail("%s failed to start: %v", s.a.Title, err)
@@ -708,7 +722,9 @@ func (s *session) direct(ctx context.Context, token string, orphan *record.Recor
 		s.fail("%s failed to start: %s", s.a.Title, strings.Replace(s.howItEnded(k), "its launcher", "it", 1))
 		return nil, nothingLost
 	}
-	rec, taken, err := claim.CommitDirect(s.e.Context(), s.dir, s.a.Name, token, k.handle, s.want)
+	cctx, cancel := s.hurried(s.e.Context())
+	rec, taken, err := claim.CommitDirect(cctx, s.dir, s.a.Name, token, k.handle, s.want)
+	cancel()
 	if taken {
 		go stopStray(k.handle)
 		if rec.Ours() {
