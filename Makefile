@@ -32,6 +32,32 @@ build: node_modules/.installed ## the addon, the library, the keeper and the rea
 build-fault: node_modules/.installed
 	@$(NODE) binding/build.mjs --tags fault
 
+# What the package carries, and the cross compilers that this takes, by their names in Debian.
+TARGETS := linux-x64 linux-arm64 win32-x64
+CROSS := aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu x86_64-w64-mingw32-gcc=gcc-mingw-w64-x86-64
+
+.PHONY: prebuilds
+prebuilds: cross node_modules/.installed ## the native part for every platform of a release; sizes at the end
+	@for target in $(TARGETS); do $(NODE) binding/build.mjs --target $$target; done
+	@du --apparent-size --block-size=kB prebuilds/*/* | sort -k 2
+
+.PHONY: cross
+cross:
+	@missing=; for pair in $(CROSS); do \
+		command -v "$${pair%%=*}" > /dev/null || missing="$$missing $${pair#*=}"; \
+	done; \
+	[ -e /usr/aarch64-linux-gnu/include/stdio.h ] || missing="$$missing libc6-dev-arm64-cross"; \
+	[ -z "$$missing" ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing; }
+
+.PHONY: pack
+pack: prebuilds ## the tarball of a release
+	npm pack
+
+.PHONY: pack-test
+pack-test: export PG_PACK := 1
+pack-test: prebuilds ## installs the tarball by npm, pnpm and yarn, and uses it on Node 20, 22, 24 and 26; two builds compared
+	@$(NODE) test/run.mjs --only test/package --node $(call node-binary,$(TEST_NODE))
+
 .PHONY: demo
 demo: build ## the main job, live in this terminal, in under 40 s
 	@$(NODE) examples/demo/demo.js
@@ -103,4 +129,5 @@ bench-quick: build ## start, restart and idle figures, p50 and max
 clean: ## removes what was built; .cache/ and node_modules/ stay
 	rm -rf build prebuilds prebuilds-* types coverage
 
+include test/support/arm64/arm64.mk
 include test/support/windows/windows.mk

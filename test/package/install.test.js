@@ -36,7 +36,7 @@ const full = process.env.PG_PACK === '1';
 const skip = process.platform === 'win32';
 const target = `${process.platform}-${process.arch}`;
 const scenario = fileURLToPath(new URL('scenario.mjs', import.meta.url));
-const nodes = full ? Object.keys(nodeVersions).map(nodeBinary) : [process.execPath];
+const nodes = full ? Object.keys(nodeVersions).map((major) => nodeBinary(major)) : [process.execPath];
 const isRoot = process.getuid?.() === 0;
 /** Who owns nothing of an installation. Without root the tests are somebody else than the owner of nothing, too. */
 const nobody = isRoot ? 65534 : undefined;
@@ -219,6 +219,17 @@ describe('the package', { skip }, () => {
 	});
 
 	if (!full) return;
+
+	test('loads on glibc 2.28 and stays loaded, on every Linux', () => {
+		for (const name of supported.filter((each) => each.startsWith('linux-'))) {
+			for (const file of ['guard.node', 'libguard.so'].map((each) => join(root, 'prebuilds', name, each))) {
+				const text = run('readelf', ['-W', '--dyn-syms', '-d', file], {});
+				const versions = [...text.matchAll(/GLIBC_2\.(\d+)/g)].map((found) => Number(found[1]));
+				assert.ok(versions.length > 0 && Math.max(...versions) <= 28, `${file}: 2.${Math.max(...versions)}`);
+				assert.match(text, /FLAGS_1.*NODELETE/, file);
+			}
+		}
+	});
 
 	test('installed by npm with scripts guards a process', () => {
 		const dir = application('npm');

@@ -5,6 +5,7 @@
  *
  *   node test/support/node-versions.mjs        the versions, one a line
  *   node test/support/node-versions.mjs 22     the path of that one's binary
+ *   node test/support/node-versions.mjs 22 linux arm64   the same for another system
  */
 import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
@@ -19,21 +20,34 @@ export const nodeVersions = { 20: '20.20.2', 22: '22.23.5', 24: '24.22.3', 26: '
 /**
  * The path of one version's binary, fetched if need be.
  * @param {string} major
+ * @param {string} [platform]
+ * @param {string} [arch]
  * @returns {string}
  */
-export function nodeBinary(major) {
+export function nodeBinary(major, platform = process.platform, arch = process.arch) {
 	const version = nodeVersions[major];
 	if (!version) throw new Error(`no Node ${major} here: ${Object.keys(nodeVersions).join(', ')}`);
-	const name = `node-${process.platform === 'win32' ? 'win' : process.platform}-${process.arch}`;
-	const folder = join(cache, version);
-	const binary = join(folder, 'node_modules', name, 'bin', process.platform === 'win32' ? 'node.exe' : 'node');
+	const name = `node-${platform === 'win32' ? 'win' : platform}-${arch}`;
+	const own = platform === process.platform && arch === process.arch;
+	const folder = join(cache, own ? version : `${version}-${platform}-${arch}`);
+	const binary = join(folder, 'node_modules', name, 'bin', platform === 'win32' ? 'node.exe' : 'node');
 	if (existsSync(binary)) return binary;
 
 	mkdirSync(cache, { recursive: true });
 	const scratch = mkdtempSync(join(cache, 'tmp-'));
 	const { status, error } = spawnSync(
 		'npm',
-		['install', '--prefix', scratch, '--no-save', '--no-package-lock', '--silent', `${name}@${version}`],
+		[
+			'install',
+			'--prefix',
+			scratch,
+			'--no-save',
+			'--no-package-lock',
+			'--silent',
+			// npm refuses a package for another system without it.
+			...(own ? [] : ['--force']),
+			`${name}@${version}`,
+		],
 		{ stdio: ['ignore', 'inherit', 'inherit'] }
 	);
 	try {
@@ -52,6 +66,6 @@ export function nodeBinary(major) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-	const [, , major] = process.argv;
-	console.log(major ? nodeBinary(major) : Object.keys(nodeVersions).join('\n'));
+	const [, , major, platform, arch] = process.argv;
+	console.log(major ? nodeBinary(major, platform, arch) : Object.keys(nodeVersions).join('\n'));
 }
