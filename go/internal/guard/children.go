@@ -100,7 +100,14 @@ var strays struct {
 
 // spawnEnded counts a spawn off and looks after the strays once none is left.
 func spawnEnded() {
-	if spawning.Add(-1) != 0 {
+	if spawning.Add(-1) == 0 {
+		sweepStrays()
+	}
+}
+
+// sweepStrays reaps them while no spawn is under way that may own one.
+func sweepStrays() {
+	if spawning.Load() != 0 {
 		return
 	}
 	strays.Lock()
@@ -112,6 +119,21 @@ func spawnEnded() {
 		h.Close()
 	}
 	strays.list = nil
+}
+
+// adoptWhenOver makes an ending process a stray once it is over.
+func adoptWhenOver(h *proc.Handle) {
+	_ = protect("waiting for a stray", func() error {
+		if err := h.Wait(context.Background()); err != nil {
+			h.Close()
+			return err
+		}
+		strays.Lock()
+		strays.list = append(strays.list, h)
+		strays.Unlock()
+		sweepStrays()
+		return nil
+	})
 }
 
 // adoptStray finds the launcher of a spawn that a thread was asked for and did
@@ -134,10 +156,10 @@ func adoptStray(token string, asked int64, exe string) {
 		case err == nil && carries(argv, token):
 			adopted(h, nil)
 			continue
-		case err != nil && h.Alive() == proc.No && bearsName(pid, exe) && cameAfter(h, asked):
-			strays.Lock()
-			strays.list = append(strays.list, h)
-			strays.Unlock()
+		case err != nil && bearsName(pid, exe) && cameAfter(h, asked):
+			// In the middle of its exit it has lost its command line and is not
+			// over yet; closed here, it stayed a zombie in two of five loaded runs.
+			go adoptWhenOver(h)
 			continue
 		}
 		h.Close()

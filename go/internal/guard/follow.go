@@ -393,7 +393,8 @@ func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, s
 		s.patch(dropVerdict(nil)...)
 		s.log("info", "%s was shut down (%s); not restarting it", s.a.Title, cause)
 	case record.GaveUp:
-		s.patch(dropVerdict(nil)...)
+		// A restart that ended before this thread looked counts all the same.
+		s.patch(dropVerdict([]pair{{"restarts", say.restarts}})...)
 		s.gaveUp(say.restarts+1, cause)
 	case record.Failed:
 		s.patch(dropVerdict(nil)...)
