@@ -192,7 +192,8 @@ function buildShim(out) {
 	const link = {
 		linux: ['-Wl,-z,nodelete', '-Wl,-z,relro', '-Wl,-z,now', '-lpthread', '-ldl'],
 		darwin: ['-undefined', 'dynamic_lookup'],
-		win32: ['-static-libgcc'],
+		// Left alone, the linker writes the time into the file, and a base made from the path of the output.
+		win32: ['-static-libgcc', '-Wl,--no-insert-timestamp', '-Wl,--image-base,0x180000000'],
 	};
 	// A stranger's newer compiler may warn of something; that must not end an install.
 	const strict = options['if-missing'] ? [] : ['-Werror'];
