@@ -88,6 +88,7 @@ export function heldProcess(file) {
  * @typedef {object} RecordState
  * @property {number} pid 0: its claim is under way.
  * @property {number} version
+ * @property {number} restarts As its keeper counts them.
  * @property {boolean} ours
  * @property {Identity} verdict
  * @property {string[] | null} running What the pid runs, whoever it is.
@@ -312,6 +313,8 @@ export function nodeProcess(state, pidDir, supervision = 'guard') {
 				adopted: true,
 				exited: false,
 				pid: record.pid,
+				// The record of a restart comes before this thread's own news of it: a new pid with the old count was shown.
+				restarts: Math.max(state.restarts ?? 0, record.restarts),
 				// What was proved was about another process.
 				verified: undefined,
 				verifyDetail: undefined,

@@ -370,6 +370,21 @@ test('a reaper is looked up as it is now', async (t) => {
 	assert.match(stranger?.error ?? '', new RegExp(`pid ${process.pid}, which is running \``));
 });
 
+test('a restart that the record knows before this thread is counted with its pid', async (t) => {
+	const box = sandbox(t);
+	const { processes, stop } = await guard({ ...box.config([], { restart: { baseMs: 10 } }), spawn });
+	stop(); // no news reaches this state any more
+	const { pid } = box.only();
+	process.kill(pid, 'SIGKILL');
+	await until(
+		() => box.running().some((one) => one.pid !== pid) && box.record()?.pid !== pid,
+		5000,
+		'its keeper restarts it'
+	);
+	const seen = /** @type {any} */ (nodeProcess({ ...processes[0], exited: true }, box.pidDir));
+	assert.deepEqual([seen.pid, seen.restarts], [box.only().pid, 1]);
+});
+
 test('a process is looked up where this thread has none, and only there', async (t) => {
 	const box = sandbox(t);
 	const { processes, stop } = await guard({ ...box.config(), spawn });

@@ -121,7 +121,7 @@ func recordState(a struct {
 	if rec == nil {
 		return nil, nil
 	}
-	out := map[string]any{"pid": rec.PID, "version": rec.Version, "ours": rec.Ours(), "verdict": "differs", "running": nil}
+	out := map[string]any{"pid": rec.PID, "version": rec.Version, "restarts": rec.Restarts, "ours": rec.Ours(), "verdict": "differs", "running": nil}
 	if rec.PID <= 0 {
 		return out, nil
 	}
