@@ -2,6 +2,9 @@ package keep
 
 import "strings"
 
+// Next is the table's answer to an event; false: it cannot come in that state.
+func Next(s State, e Event) (Step, bool) { return next(s, e) }
+
 // Table is the state table as Markdown, for docs/.
 func Table() string {
 	var b strings.Builder
