@@ -1,6 +1,7 @@
 // @ts-check
 /** Starts and drives hosts: real Node processes with worker threads, as `host-process.js` describes. */
 import { spawn, spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { alive, childrenOf, processOf } from './processes.js';
 import { patience, until } from './until.js';
@@ -19,6 +20,28 @@ const program = fileURLToPath(new URL('./host-process.js', import.meta.url));
  * @property {number} [uid]
  * @property {number} [gid]
  */
+
+/**
+ * Waits until the test program has written its line. It runs from the moment guard() answers, which is before its first
+ * instruction: killed there it would be missing in the count of starts for good, and its handlers would not be there yet.
+ * One that never comes to write is no failure here; the test says what it expects.
+ * @param {string[]} args
+ * @param {number} pid
+ */
+async function firstLine(args, pid) {
+	const file = args.find((word) => word.startsWith('starts='))?.slice('starts='.length);
+	if (!file) return;
+	const written = () => {
+		try {
+			return readFileSync(file, 'utf8')
+				.split('\n')
+				.some((line) => line.split(' ')[0] === String(pid));
+		} catch {
+			return false;
+		}
+	};
+	await until(written, 1_000, 'its first line').catch(() => {});
+}
 
 export class Host {
 	#next = 1;
@@ -142,6 +165,8 @@ export class Host {
 		const result = await this.call(thread, 'guard', key, config);
 		if (result.tookMs > 20_000 * patience)
 			throw new Error(`guard() in thread ${thread} took ${result.tookMs} ms: ${JSON.stringify(result, null, 1)}`);
+		for (const [index, state] of (result.processes ?? []).entries())
+			if (state.started && !state.exited) await firstLine(config.processes?.[index]?.args ?? [], state.pid);
 		return result;
 	}
 
