@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -52,6 +51,11 @@ type Result struct {
 type Won struct {
 	Token  string
 	Orphan *record.Record // the live process of another configuration that was displaced, nil if none
+}
+
+// JoinNote is what the notes say of a claim that joined pid.
+func JoinNote(pid int) string {
+	return fmt.Sprintf("joined the running pid %d rather than starting a second one", pid)
 }
 
 // RefusedError says why a claim was not taken and what to do about it.
@@ -154,14 +158,14 @@ func (c *claimer) pass(ctx context.Context) (Result, *waiting, error) {
 	case Refuse:
 		return Result{}, nil, c.refusal(d, s)
 	case Join:
-		c.notes.add("joined the running pid %d rather than starting a second one", s.rec.PID)
+		c.notes.add("%s", JoinNote(s.rec.PID))
 		return Result{Joined: s.rec}, nil, nil
 	case PutBack:
 		rec, err := c.putBack(g, s)
 		if err != nil {
 			return Result{}, nil, err
 		}
-		c.notes.add("joined the running pid %d rather than starting a second one", rec.PID)
+		c.notes.add("%s", JoinNote(rec.PID))
 		return Result{Joined: rec}, nil, nil
 	case FinishReaping:
 		w, err := c.finishReaping(s)
@@ -256,7 +260,7 @@ func (c *claimer) look() (*scene, error) {
 		c.lookForOlder(s, "")
 		return s, c.lookAtReaping(s)
 	}
-	s.facts.OtherNS = otherNS(rec)
+	s.facts.OtherNS = rec.OtherNS()
 	s.facts.Life = c.q.Dir.LifeHeld(c.q.Name, rec.Token)
 	s.facts.SameVersion = rec.Version == c.q.Version
 	s.facts.SameConfig = s.facts.SameVersion && record.SameArgv(rec.Argv, c.q.Argv)
@@ -277,28 +281,13 @@ func (c *claimer) look() (*scene, error) {
 	return s, nil
 }
 
-// otherBoot says whether the machine was rebooted since the record was written.
-func otherBoot(rec *record.Record) bool {
-	boot := rec.Boot
-	if boot == "" {
-		boot, _, _ = strings.Cut(rec.Started, ":")
-	}
-	now := proc.BootID()
-	return boot != "" && now != "" && boot != now
-}
-
-// otherNS says whether the pids in the record are another namespace's.
-func otherNS(rec *record.Record) bool {
-	return rec.NS != 0 && proc.NS() != 0 && rec.NS != proc.NS() && !otherBoot(rec)
-}
-
 // openProcess opens the recorded process and says what it is. The caller
 // closes the handle, nil when there is none.
 func openProcess(rec *record.Record) (*proc.Handle, Process) {
-	if otherBoot(rec) {
+	if rec.OtherBoot() {
 		return nil, Dead
 	}
-	v, h := proc.Identify(rec.PID, proc.Want{Started: rec.Started, Inode: rec.Inode, Argv: rec.Argv, Keeper: rec.Keeper, KeeperArgv: rec.KeeperArgv})
+	v, h := proc.Identify(rec.PID, rec.Want())
 	switch {
 	case v == proc.Match:
 		return h, Ours
@@ -316,7 +305,7 @@ func openProcess(rec *record.Record) (*proc.Handle, Process) {
 // without one (removed by hand, or a record of the original's) its command
 // line does.
 func keeperOf(rec *record.Record, life proc.Answer) (*proc.Handle, proc.Answer) {
-	if rec.Keeper <= 0 || otherBoot(rec) {
+	if rec.Keeper <= 0 || rec.OtherBoot() {
 		return nil, proc.No
 	}
 	v, h := proc.Identify(rec.Keeper, proc.Want{Argv: rec.KeeperArgv})
@@ -347,7 +336,7 @@ func (c *claimer) lookAtClaim(s *scene) {
 	s.keeper, _ = keeperOf(rec, s.facts.Life)
 	var age time.Duration
 	switch {
-	case otherBoot(rec):
+	case rec.OtherBoot():
 		s.facts.Host, s.facts.Life = proc.No, proc.No
 		return
 	case rec.ClaimedAt > 0 && rec.ClaimedAt <= proc.BootMillis():
@@ -398,7 +387,7 @@ func (c *claimer) lookAtReaping(s *scene) error {
 	}
 	s.reaping = rec
 	reaper := c.q.Dir.ReapingHeld(c.q.Name)
-	if otherNS(rec) {
+	if rec.OtherNS() {
 		// Its pid means nothing here; the lock does.
 		if reaper != proc.No {
 			s.facts.Reaping = ReaperAtWork
@@ -490,7 +479,7 @@ func (c *claimer) lookAtLife(file, token string) (Older, *generation) {
 	}
 	v, h := identifyLife(l, held)
 	ours := l.Version == c.q.Version && l.ArgvHash == record.HashArgv(c.q.Argv)
-	if v == proc.Match && ours && HeldChild(h, &record.Record{KeeperArgv: l.KeeperArgv}) {
+	if v == proc.Match && ours && HeldChild(h, l.Record()) {
 		// Named in the life file and not yet in the record when its keeper was
 		// killed: put back, somebody joined a child that ended before its exec.
 		h.Close()
@@ -515,19 +504,19 @@ func (c *claimer) lookAtLife(file, token string) (Older, *generation) {
 func foreign(uid int) bool { return uid != 0 && uid != os.Geteuid() }
 
 func identifyLife(l record.Life, held proc.Answer) (proc.Verdict, *proc.Handle) {
-	if boot, _, _ := strings.Cut(l.Started, ":"); boot != "" && proc.BootID() != "" && boot != proc.BootID() {
+	rec := l.Record()
+	switch {
+	case rec.OtherBoot():
 		return proc.Differs, nil
-	}
-	if l.NS != 0 && proc.NS() != 0 && l.NS != proc.NS() {
-		if held == proc.No {
-			// As with a record of another namespace, only its keeper could be
-			// seen. A container that was killed and started again once too
-			// often found what the last but one had left and never started.
-			return proc.Differs, nil
-		}
+	case rec.OtherNS() && held == proc.No:
+		// As with a record of another namespace, only its keeper could be
+		// seen. A container that was killed and started again once too
+		// often found what the last but one had left and never started.
+		return proc.Differs, nil
+	case rec.OtherNS():
 		return proc.Unknown, nil
 	}
-	return proc.Identify(l.PID, proc.Want{Started: l.Started, Inode: l.Inode, Argv: l.Argv, Keeper: l.Keeper, KeeperArgv: l.KeeperArgv})
+	return proc.Identify(rec.PID, rec.Want())
 }
 
 // take writes our claim over what was found.

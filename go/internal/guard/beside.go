@@ -125,7 +125,7 @@ func recordState(a struct {
 	if rec.PID <= 0 {
 		return out, nil
 	}
-	v, h := proc.Identify(rec.PID, want(rec))
+	v, h := proc.Identify(rec.PID, rec.Want())
 	if h != nil {
 		defer h.Close()
 		if h.Alive() == proc.No {
@@ -219,7 +219,7 @@ func recorded(dir *lock.Dir, name string) (*proc.Handle, int) {
 	if err != nil || !rec.Ours() || rec.PID <= 0 {
 		return nil, 0
 	}
-	v, h := proc.Identify(rec.PID, want(rec))
+	v, h := proc.Identify(rec.PID, rec.Want())
 	if h != nil && (v == proc.Differs || h.Alive() == proc.No) {
 		h.Close()
 		h = nil

@@ -199,3 +199,13 @@ func cameAfter(h *proc.Handle, bootMs int64) bool {
 	// Start times are kept in hundredths of a second, rounded down.
 	return ok && err == nil && n*10 >= bootMs-10
 }
+
+// inheritsOrphans says whether processes whose parent died become children of
+// this one: as pid 1 of its namespace, or as a subreaper.
+var inheritsOrphans = sync.OnceValue(func() bool {
+	if os.Getpid() == 1 {
+		return true
+	}
+	var on int
+	return subreaper(&on) && on != 0
+})

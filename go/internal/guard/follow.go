@@ -17,7 +17,6 @@ import (
 // following is one process that a thread watches.
 type following struct {
 	rec    *record.Record
-	owner  bool         // this thread started it
 	direct *child       // this thread spawned it itself; nil under a keeper
 	handle *proc.Handle // nil when over
 	keeper *proc.Handle // nil: none, or none that can be identified
@@ -38,21 +37,17 @@ func (f *following) close() {
 }
 
 // follower opens what a record names; nil when that process is not there.
-func (s *session) follower(rec *record.Record, owner bool) *following {
-	v, h := proc.Identify(rec.PID, want(rec))
+func (s *session) follower(rec *record.Record) *following {
+	v, h := proc.Identify(rec.PID, rec.Want())
 	if v != proc.Match {
 		if h != nil {
 			h.Close()
 		}
 		return nil
 	}
-	f := &following{rec: rec, owner: owner, handle: h}
+	f := &following{rec: rec, handle: h}
 	s.attachKeeper(f)
 	return f
-}
-
-func want(rec *record.Record) proc.Want {
-	return proc.Want{Started: rec.Started, Inode: rec.Inode, Argv: rec.Argv, Keeper: rec.Keeper, KeeperArgv: rec.KeeperArgv}
 }
 
 // attachKeeper opens what the keeper of f will speak through.
@@ -301,10 +296,7 @@ func (s *session) said(f *following) *saying {
 	if f.life != nil {
 		// Naming a process clears the words, so what is there came after it.
 		if l, err := record.ReadLife(f.life); err == nil && l.Words != nil {
-			w := l.Words
-			say := &saying{pid: w.PID, outcome: w.Outcome, restarts: w.Restarts, waitMs: w.WaitMs, err: w.Error}
-			say.exit, say.known = toExit(w.Code, w.Signal)
-			return say
+			return fromExit(wordsOf(l, f.rec.Token))
 		}
 	}
 	x, err := record.ReadExit(s.dir, s.a.Name)
@@ -434,7 +426,7 @@ func (s *session) replacedBy(f *following) *record.Record {
 		}
 		return nil
 	}
-	v, h := proc.Identify(rec.PID, want(rec))
+	v, h := proc.Identify(rec.PID, rec.Want())
 	if h != nil {
 		defer h.Close()
 	}
@@ -456,9 +448,9 @@ func (s *session) rejoin(ctx context.Context, f *following, say *saying, sub *wa
 		mine := err == nil && rec.Ours() && rec.Token == f.rec.Token
 		if mine && rec.PID > 0 && !sameProcess(rec, f.rec) && !rec.Starting {
 			s.restarts = rec.Restarts
-			next := s.follower(rec, f.owner)
+			next := s.follower(rec)
 			if next == nil {
-				next = &following{rec: rec, owner: f.owner, over: true}
+				next = &following{rec: rec, over: true}
 				s.attachKeeper(next)
 			}
 			s.patch(pair{"code", nil}, pair{"signal", nil}, pair{"error", nil}, pair{"exitProof", nil}, pair{"restarts", rec.Restarts},
@@ -502,22 +494,20 @@ func sameProcess(a, b *record.Record) bool {
 func (s *session) saidAfter(f *following, say *saying) *saying {
 	if f.life != nil {
 		if l, err := record.ReadLife(f.life); err == nil && l.Words != nil && l.Words.Outcome != record.Restarting {
-			w := l.Words
-			now := &saying{outcome: w.Outcome, restarts: w.Restarts, waitMs: w.WaitMs, err: w.Error}
-			now.exit, now.known = toExit(w.Code, w.Signal)
-			if !now.known {
-				now.exit, now.known = say.exit, say.known
-			}
-			return now
+			return fromExit(wordsOf(l, f.rec.Token)).endingAs(say)
 		}
 	}
 	x, err := record.ReadExit(s.dir, s.a.Name)
 	if err != nil || x == nil || x.Token != f.rec.Token || x.Outcome == record.Restarting {
 		return nil
 	}
-	now := fromExit(x)
+	return fromExit(x).endingAs(say)
+}
+
+// endingAs takes over how the process ended where a later word does not say.
+func (now *saying) endingAs(earlier *saying) *saying {
 	if !now.known {
-		now.exit, now.known = say.exit, say.known
+		now.exit, now.known = earlier.exit, earlier.known
 	}
 	return now
 }

@@ -133,7 +133,7 @@ func (s *session) reaperFails(format string, args ...any) {
 }
 
 func (s *session) joinReaper(rec *record.Record) bool {
-	v, h := proc.Identify(rec.PID, want(rec))
+	v, h := proc.Identify(rec.PID, rec.Want())
 	if h != nil {
 		h.Close()
 	}

@@ -82,7 +82,7 @@ func (s *session) lead(ctx context.Context, fl *flight, key string, taken bool) 
 	})
 	for _, n := range res.Notes {
 		// Joining is the usual case of all threads but one, and says so by itself.
-		if !strings.HasPrefix(n, "joined the running pid ") {
+		if res.Joined == nil || n != claim.JoinNote(res.Joined.PID) {
 			s.log("warn", "%s: %s", s.a.Title, n)
 		}
 		s.report(n)
@@ -145,19 +145,19 @@ func (s *session) preflight() string {
 
 // giveBack returns an unfinished claim whose thread will start nothing.
 func (s *session) giveBack(token string) (*record.Record, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.budget())
+	ctx, cancel := s.hurried(context.Background())
 	defer cancel()
 	return claim.GiveBack(ctx, s.dir, s.a.Name, token)
 }
 
 // join follows what runs already; nil when it cannot be identified any more.
 func (s *session) join(rec *record.Record, say bool) *following {
-	f := s.follower(rec, false)
+	f := s.follower(rec)
 	if f == nil {
 		return nil
 	}
 	if say {
-		s.report(fmt.Sprintf("joined the running pid %d rather than starting a second one", rec.PID))
+		s.report(claim.JoinNote(rec.PID))
 	}
 	s.nowRuns(rec, true)
 	s.log("info", "%s already runs as pid %d; joined it", s.a.Title, rec.PID)
@@ -221,11 +221,9 @@ func (s *session) start(ctx context.Context, won *claim.Won) (*following, loss) 
 // not ours any more, or an earlier launcher that counted as refused works on it.
 func (s *session) renew(ctx context.Context, token string) (next string, f *following, lost loss, ok bool) {
 	q := claim.Request{Dir: s.dir, Name: s.a.Name, Thread: s.a.Thread}
-	next, cur, ok, err := func() (string, *record.Record, bool, error) {
-		ctx, cancel := s.hurried(ctx)
-		defer cancel()
-		return claim.Renew(ctx, q, token)
-	}()
+	rctx, cancel := s.hurried(ctx)
+	next, cur, ok, err := claim.Renew(rctx, q, token)
+	cancel()
 	switch {
 	case ok:
 		return next, nil, nothingLost, true
@@ -514,11 +512,9 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 			over = false
 		}
 		if over || late {
-			rec, held, err := func() (*record.Record, proc.Answer, error) {
-				ctx, cancel := s.hurried(s.e.Context())
-				defer cancel()
-				return claim.AtWork(ctx, s.dir, s.a.Name, token)
-			}()
+			actx, cancel := s.hurried(s.e.Context())
+			rec, held, err := claim.AtWork(actx, s.dir, s.a.Name, token)
+			cancel()
 			switch {
 			case err != nil:
 				s.fail("%s failed to start: %v", s.a.Title, err)
@@ -533,13 +529,13 @@ func (s *session) awaitKeeper(ctx context.Context, token string, k *child) (f *f
 				// The keeper died between naming the process and confirming it. If
 				// the process got away it runs; a child that is still held ends by
 				// itself, and then the claim is entered once more.
-				f := s.follower(rec, true)
+				f := s.follower(rec)
 				if f == nil {
 					return nil, lostToReaper, ""
 				}
-				held := claim.HeldChild(f.handle, rec)
+				waits := claim.HeldChild(f.handle, rec)
 				f.close()
-				if !held {
+				if !waits {
 					return s.started(ctx, rec, k), nothingLost, ""
 				}
 				relook = time.After(lifeLook)
@@ -592,6 +588,11 @@ func (s *session) lastWord(token string, life *os.File) *record.Exit {
 	if err != nil || l.Words == nil {
 		return nil
 	}
+	return wordsOf(l, token)
+}
+
+// wordsOf is a keeper's last words in the form of an exit record.
+func wordsOf(l record.Life, token string) *record.Exit {
 	w := l.Words
 	return &record.Exit{
 		Token: token, Keeper: l.Keeper, PID: w.PID, Code: w.Code, Signal: w.Signal, Outcome: w.Outcome,
@@ -663,7 +664,7 @@ func (s *session) endedEarly(ctx context.Context, token string, x *record.Exit, 
 	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, x.PID, x.Keeper, strings.Join(s.argv, " "))
 	lockPath := s.dir.Join(s.a.Name + lock.RecordSuffix)
 	rec := &record.Record{PID: x.PID, Token: token, Keeper: x.Keeper, KeeperArgv: []string{s.a.Paths.Keeper, "keep", "--lock", lockPath, "--token", token}, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started, Restarts: s.restarts}
-	f := &following{rec: rec, owner: true, over: true, said: x}
+	f := &following{rec: rec, over: true, said: x}
 	s.attachKeeper(f)
 	return f, nothingLost, ""
 }
@@ -681,10 +682,10 @@ func (s *session) awaitLauncher(ctx context.Context, k *child) {
 
 // started fills the state of a process that this thread brought up.
 func (s *session) started(ctx context.Context, rec *record.Record, k *child) *following {
-	f := s.follower(rec, true)
+	f := s.follower(rec)
 	if f == nil {
 		// Dead already; its keeper will say of what.
-		f = &following{rec: rec, owner: true, over: true}
+		f = &following{rec: rec, over: true}
 		s.attachKeeper(f)
 	}
 	s.nowRuns(rec, false)
@@ -747,7 +748,7 @@ func (s *session) direct(ctx context.Context, token string, orphan *record.Recor
 	}
 	s.patch(pair{"restarts", s.restarts}, pair{"pid", k.pid}, pair{"adopted", false}, pair{"started", true})
 	s.log("info", "%s started as pid %d: %s", s.a.Title, k.pid, strings.Join(s.argv, " "))
-	return &following{rec: rec, owner: true, direct: k, handle: k.handle}, nothingLost
+	return &following{rec: rec, direct: k, handle: k.handle}, nothingLost
 }
 
 // childrenNow lists the host's own children, to tell later which are new.
@@ -793,7 +794,7 @@ func (s *session) awaitOrphan(ctx context.Context, orphan *record.Record) {
 	if orphan == nil || s.a.GraceMs <= 0 {
 		return
 	}
-	v, h := proc.Identify(orphan.PID, want(orphan))
+	v, h := proc.Identify(orphan.PID, orphan.Want())
 	if h == nil {
 		return
 	}

@@ -17,6 +17,9 @@ import (
 
 func init() { RegisterCall("stopProcess", stopProcess) }
 
+// defaultStop is how long stopProcess waits when the caller does not say.
+const defaultStop = 10 * time.Second
+
 // stopped is the answer of status.stopProcess().
 type stopped struct {
 	Stopped bool   `json:"stopped"`
@@ -71,7 +74,7 @@ func stopProcess(ctx context.Context, _ *Env, _ *Call, raw json.RawMessage) (any
 	if a.Version != nil && rec.Version != *a.Version {
 		return stopped{PID: rec.PID, Detail: fmt.Sprintf("%s belongs to another configuration by now (pid %d, version %d, not %d); nothing was signalled: stop it through the guard() of that version", dir.Join(a.Name+lock.RecordSuffix), rec.PID, rec.Version, *a.Version)}, nil
 	}
-	v, h := proc.Identify(rec.PID, want(rec))
+	v, h := proc.Identify(rec.PID, rec.Want())
 	if h != nil {
 		defer h.Close()
 	}

@@ -1,11 +1,8 @@
 package guard
 
 import (
-	"encoding/json"
 	"io"
 	"os"
-	"sync"
-	"time"
 
 	"processguard/go/internal/exit"
 	"processguard/go/internal/proc"
@@ -13,22 +10,19 @@ import (
 )
 
 func init() {
-	RegisterSync("identify", syncIdentify)
-	RegisterSync("argvOf", syncArgvOf)
-	RegisterSync("heldProcess", syncHeldProcess)
-	RegisterSync("describeExit", syncDescribeExit)
-	RegisterSync("describeSpawnFailure", syncDescribeSpawnFailure)
+	registerSync("identify", syncIdentify)
+	registerSync("argvOf", syncArgvOf)
+	registerSync("heldProcess", syncHeldProcess)
+	registerSync("describeExit", syncDescribeExit)
+	registerSync("describeSpawnFailure", syncDescribeSpawnFailure)
 }
 
 // syncIdentify answers 'match', 'differs' or 'unknown' for {pid, expected}.
-func syncIdentify(_ *Env, raw json.RawMessage) (any, error) {
-	var a struct {
-		PID      int      `json:"pid"`
-		Expected []string `json:"expected"`
-	}
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, Errorf("PG_ARGUMENT", "identify: %w", err)
-	}
+func syncIdentify(a struct {
+	PID      int      `json:"pid"`
+	Expected []string `json:"expected"`
+},
+) (any, error) {
 	v, h := proc.Identify(a.PID, proc.Want{Argv: a.Expected})
 	if h != nil {
 		// What has ended is nobody any more, also while it still can be read.
@@ -41,13 +35,10 @@ func syncIdentify(_ *Env, raw json.RawMessage) (any, error) {
 }
 
 // syncArgvOf answers the command line of {pid}, null when it cannot be read.
-func syncArgvOf(_ *Env, raw json.RawMessage) (any, error) {
-	var a struct {
-		PID int `json:"pid"`
-	}
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, Errorf("PG_ARGUMENT", "argvOf: %w", err)
-	}
+func syncArgvOf(a struct {
+	PID int `json:"pid"`
+},
+) (any, error) {
 	h, err := proc.Open(a.PID)
 	if err != nil {
 		return nil, nil
@@ -72,13 +63,10 @@ type held struct {
 	Started    string   `json:"started,omitempty"`
 }
 
-func syncHeldProcess(_ *Env, raw json.RawMessage) (any, error) {
-	var a struct {
-		File string `json:"file"`
-	}
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, Errorf("PG_ARGUMENT", "heldProcess: %w", err)
-	}
+func syncHeldProcess(a struct {
+	File string `json:"file"`
+},
+) (any, error) {
 	rec := readRecordAt(a.File)
 	if rec == nil || rec.PID <= 0 {
 		return nil, nil
@@ -107,14 +95,11 @@ func readRecordAt(path string) *record.Record {
 	return record.Decode(text)
 }
 
-func syncDescribeExit(_ *Env, raw json.RawMessage) (any, error) {
-	var a struct {
-		Code   *int    `json:"code"`
-		Signal *string `json:"signal"`
-	}
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, Errorf("PG_ARGUMENT", "describeExit: %w", err)
-	}
+func syncDescribeExit(a struct {
+	Code   *int    `json:"code"`
+	Signal *string `json:"signal"`
+},
+) (any, error) {
 	sig := ""
 	if a.Signal != nil {
 		sig = *a.Signal
@@ -123,27 +108,11 @@ func syncDescribeExit(_ *Env, raw json.RawMessage) (any, error) {
 	return map[string]any{"killed": r.Killed, "deliberate": r.Deliberate, "detail": r.Detail, "exitCode": r.ExitCode}, nil
 }
 
-func syncDescribeSpawnFailure(_ *Env, raw json.RawMessage) (any, error) {
-	var a struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-		Path    string `json:"path"`
-	}
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, Errorf("PG_ARGUMENT", "describeSpawnFailure: %w", err)
-	}
+func syncDescribeSpawnFailure(a struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Path    string `json:"path"`
+},
+) (any, error) {
 	return exit.SpawnFailure(a.Code, a.Message, a.Path), nil
 }
-
-// inheritsOrphans says whether processes whose parent died become children of
-// this one: as pid 1 of its namespace, or as a subreaper.
-var inheritsOrphans = sync.OnceValue(func() bool {
-	if os.Getpid() == 1 {
-		return true
-	}
-	var on int
-	return subreaper(&on) && on != 0
-})
-
-// defaultStop is how long stopProcess waits when the caller does not say.
-const defaultStop = 10 * time.Second

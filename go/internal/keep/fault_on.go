@@ -4,12 +4,13 @@ package keep
 
 import (
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+
+	"processguard/go/internal/fault"
 )
 
 // faultEnv is "<point>:kill|stop|exit" or "<point>:kill:<n>", the n-th time
@@ -95,10 +96,10 @@ func faultPoint(name string) {
 	}
 	switch faultDo {
 	case "kill":
-		_ = killHere()
+		fault.Here(syscall.SIGKILL)
 		select {} // the signal may come a moment later
 	case "stop":
-		_ = stopHere()
+		fault.Here(syscall.SIGSTOP)
 	case "exit":
 		os.Exit(3)
 	}
@@ -109,19 +110,4 @@ func withoutFaults(environ []string) []string {
 	return slices.DeleteFunc(environ, func(e string) bool {
 		return strings.HasPrefix(e, faultEnv+"=") || strings.HasPrefix(e, faultMark+"=")
 	})
-}
-
-// stopHere and killHere signal this very thread: a signal to the process may be
-// taken by another thread while this one goes on (once all the way to its exit).
-func stopHere() error { return here(syscall.SIGSTOP) }
-func killHere() error { return here(syscall.SIGKILL) }
-
-func here(sig syscall.Signal) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	_, _, errno := syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(sig))
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }

@@ -201,7 +201,7 @@ func (r *Runner) look(d *lock.Dir, name string, aside bool, s *scene) {
 	}
 	f.Found = Record
 	rec := s.rec
-	if otherBoot(rec) {
+	if rec.OtherBoot() {
 		// Nothing it names can be alive.
 		f.Target, f.Claim = Over, proc.No
 		if rec.Keeper > 0 {
@@ -209,7 +209,7 @@ func (r *Runner) look(d *lock.Dir, name string, aside bool, s *scene) {
 		}
 		return
 	}
-	if elsewhere(rec) {
+	if rec.OtherNS() {
 		f.Found = Elsewhere
 		return
 	}
@@ -224,28 +224,11 @@ func (r *Runner) look(d *lock.Dir, name string, aside bool, s *scene) {
 	}
 }
 
-// otherBoot says whether the machine was started anew since the record was
-// written.
-func otherBoot(rec *record.Record) bool {
-	boot := rec.Boot
-	if boot == "" {
-		boot, _, _ = strings.Cut(rec.Started, ":")
-	}
-	return boot != "" && proc.BootID() != "" && boot != proc.BootID()
-}
-
-// elsewhere says whether the record's pids are of another pid namespace.
-func elsewhere(rec *record.Record) bool {
-	return rec.NS != 0 && proc.NS() != 0 && rec.NS != proc.NS()
-}
-
 func targetOf(rec *record.Record) (*proc.Handle, Target) {
 	if rec.PID == os.Getpid() {
 		return nil, Stranger // whatever it says, it is not about us
 	}
-	v, h := proc.Identify(rec.PID, proc.Want{
-		Started: rec.Started, Inode: rec.Inode, Argv: rec.Argv, Keeper: rec.Keeper, KeeperArgv: rec.KeeperArgv,
-	})
+	v, h := proc.Identify(rec.PID, rec.Want())
 	switch {
 	case v == proc.Match:
 		return h, Same
@@ -382,11 +365,11 @@ func over(d *lock.Dir, name, token string) bool {
 	if err != nil || l.PID <= 0 {
 		return errors.Is(err, record.ErrTorn) || err == nil // nothing ran under it
 	}
-	rec := &record.Record{PID: l.PID, Started: l.Started, Inode: l.Inode, NS: l.NS, Argv: l.Argv, Keeper: l.Keeper, KeeperArgv: l.KeeperArgv}
-	if otherBoot(rec) {
+	rec := l.Record()
+	if rec.OtherBoot() {
 		return true
 	}
-	if elsewhere(rec) {
+	if rec.OtherNS() {
 		return false
 	}
 	h, target := targetOf(rec) // a stranger too when it is this reaper, which ends
