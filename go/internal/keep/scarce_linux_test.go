@@ -210,8 +210,9 @@ func TestNoProcessSlotDelaysARestart(t *testing.T) {
 	c.ended(now.Keeper)
 }
 
-// Go's runtime may end a keeper that gets no thread, before it could say why.
-// The claim is then as good as given back: nothing ran and the life lock is free.
+// Go's runtime may end a keeper that gets no thread, anywhere in what it does about
+// that. The claim is then as good as given back: nothing ran and the life lock is
+// free; and a record that is gone already left its last words in the life file.
 func TestNoProcessSlotFailsAFirstStart(t *testing.T) {
 	c := newClaim(t, "/bin/sleep", "300")
 	unprivileged(t, c)
@@ -219,6 +220,11 @@ func TestNoProcessSlotFailsAFirstStart(t *testing.T) {
 	c.launchAs()
 	keeper := c.keeperOf()
 	c.stopped(keeper)
+	life, err := os.Open(c.dir.Join(lock.LifeName(c.spec.Name, c.spec.Token)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer life.Close()
 	processSlots(t, keeper, 0)
 	signalPID(t, keeper, unix.SIGCONT)
 	c.gone(keeper, "the keeper")
@@ -226,8 +232,13 @@ func TestNoProcessSlotFailsAFirstStart(t *testing.T) {
 		if c.ended(keeper); x.Outcome != record.Failed || !x.Released || !strings.Contains(x.Error, "temporarily unavailable") {
 			t.Fatalf("exit %s", asJSON(x))
 		}
-	} else if r := c.record(); r == nil || r.PID != 0 || c.dir.LifeHeld(c.spec.Name, c.spec.Token) != proc.No {
+	} else if r := c.record(); r != nil && r.PID != 0 || c.dir.LifeHeld(c.spec.Name, c.spec.Token) != proc.No {
 		t.Fatalf("record %+v", r)
+	} else if r == nil {
+		l, err := record.ReadLife(life)
+		if err != nil || l.Words == nil || l.Words.Outcome != record.Failed || !strings.Contains(l.Words.Error, "temporarily unavailable") {
+			t.Fatalf("no record, no exit record, and the life file says %s, %v", asJSON(l), err)
+		}
 	}
 	if _, ran := c.mine(); len(ran) > 0 {
 		t.Fatalf("runs %v", ran)
