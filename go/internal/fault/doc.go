@@ -1,3 +1,4 @@
-// Package fault is how a keeper or a reaper built with the tag `fault` ends or
-// stops itself at a named step. Without that tag it is empty.
+// Package fault is what goes wrong on purpose in a build with the tag `fault`: a
+// keeper or a reaper ends or stops itself at a named step, or has a planted bug
+// that a test has to find. Without that tag nothing does.
 package fault

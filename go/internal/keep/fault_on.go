@@ -108,6 +108,6 @@ func faultPoint(name string) {
 // withoutFaults keeps the variable from the process.
 func withoutFaults(environ []string) []string {
 	return slices.DeleteFunc(environ, func(e string) bool {
-		return strings.HasPrefix(e, faultEnv+"=") || strings.HasPrefix(e, faultMark+"=")
+		return strings.HasPrefix(e, "PG_FAULT") || strings.HasPrefix(e, "PG_PLANT")
 	})
 }
