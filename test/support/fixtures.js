@@ -44,8 +44,28 @@ export const preload = () => compiled('preload.c', 'preload.so', ['-shared', '-f
 /** @returns {string} path of a command that runs another one on what looks like a kernel without PIDFD_GET_INFO */
 export const withoutExitProof = () => compiled('without-exit-proof.c', 'without-exit-proof', []);
 
+/**
+ * A command that runs another one with a system call refused.
+ * @param {'flock:ENOLCK' | 'flock:ENOTSUP'} what
+ */
+export const refusing = (what) => [compiled('refusing.c', 'refusing', []), what];
+
 /** @returns {string} path of a command that sends a process signals as fast as it is told to */
 export const storm = () => compiled('storm.c', 'storm', []);
+
+/**
+ * A copy of the package whose library stops at named points, as `make build-fault` built it.
+ * @returns {string} the module to import
+ */
+export function faultLibrary() {
+	const target = `${process.platform}-${process.arch}`;
+	const copy = join(root, '.cache/fault-library');
+	mkdirSync(copy, { recursive: true });
+	cpSync(join(root, 'lib'), join(copy, 'lib'), { recursive: true });
+	cpSync(join(root, 'package.json'), join(copy, 'package.json'));
+	cpSync(join(root, 'prebuilds-fault', target), join(copy, 'prebuilds', target), { recursive: true });
+	return join(copy, 'lib/index.js');
+}
 
 /**
  * A copy of the package whose keeper can be killed at named points.

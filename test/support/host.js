@@ -274,3 +274,26 @@ export const asPidOne = () => [
 	'--mount-proc',
 	'--kill-child',
 ];
+
+/** Why no mount or namespace of the tests' own can be had here, or false when it can. */
+export const whyNoMounts = () =>
+	process.getuid?.() !== 0
+		? 'needs root to mount'
+		: spawnSync('unshare', ['--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'], { stdio: 'ignore' }).status !== 0 &&
+			'may not mount here';
+
+/**
+ * A command that runs a shell script in mounts of its own, and then what it is asked to run.
+ * @param {string} script
+ * @param {string[]} [more] further namespaces, as unshare's flags
+ */
+export const inMounts = (script, more = []) => [
+	'unshare',
+	'--mount',
+	'--propagation=private',
+	...more,
+	'sh',
+	'-ec',
+	`${script}; exec "$@"`,
+	'sh',
+];

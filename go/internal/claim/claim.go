@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/lock"
 	"processguard/go/internal/proc"
 	"processguard/go/internal/record"
@@ -152,6 +153,7 @@ func (c *claimer) pass(ctx context.Context) (Result, *waiting, error) {
 		return Result{}, nil, err
 	}
 	d := Decide(s.facts)
+	fault.StopAt("claim-decided")
 	switch d.Action {
 	case Wait:
 		return Result{}, s.waiting(d, c), nil

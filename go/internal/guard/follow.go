@@ -370,8 +370,7 @@ func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, s
 	cause := s.cause(say.exit, say.known)
 	if other := s.replacedBy(f); other != nil && (say.outcome == record.Restarting || say.outcome == record.Taken) {
 		// Its keeper finds that out in its gate; a restart was never to come.
-		s.patch(dropVerdict(nil)...)
-		s.log("warn", "%s was replaced and has ended (%s): pid %d of another configuration (version %d, not %d) holds its lock; not restarting it", s.a.Title, cause, other.PID, other.Version, s.a.Version)
+		s.wasReplaced(other, cause)
 		return nil, false, true
 	}
 	switch say.outcome {
@@ -397,9 +396,6 @@ func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, s
 		s.fail("%s died (%s) and its keeper could not start it again: %s", s.a.Title, cause, why)
 	case record.Taken:
 		if say.known && !s.deliberate(say.exit) {
-			// Going back may join, or take what is dead; displacing what displaced
-			// us would make two configurations take turns.
-			s.displaced = true
 			return nil, s.byLock(ctx, f, say.exit, say.known, s.restarts), true
 		}
 		s.patch(dropVerdict(nil)...)
@@ -408,6 +404,12 @@ func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, s
 		return nil, s.byLock(ctx, f, say.exit, say.known, s.restarts), true
 	}
 	return nil, false, true
+}
+
+// wasReplaced tells the end of a process that another configuration replaced.
+func (s *session) wasReplaced(other *record.Record, cause string) {
+	s.patch(dropVerdict(nil)...)
+	s.log("warn", "%s was replaced and has ended (%s): pid %d of another configuration (version %d, not %d) holds its lock; not restarting it", s.a.Title, cause, other.PID, other.Version, s.a.Version)
 }
 
 // replacedBy is the record that took the place of f's, if it is of another
@@ -658,6 +660,10 @@ func (s *session) byLock(ctx context.Context, f *following, x proc.Exit, known b
 			return false
 		}
 	}
+	if other := s.replacedBy(f); other != nil {
+		s.wasReplaced(other, cause)
+		return false
+	}
 	r := s.restart()
 	if restarts+1 > r.Max {
 		s.patch(dropVerdict(nil)...)
@@ -674,5 +680,8 @@ func (s *session) byLock(ctx context.Context, f *following, x proc.Exit, known b
 		return false
 	}
 	s.restarts = restarts + 1
+	// Whoever comes in the meantime with another configuration stays: a version
+	// 2 that started while version 1 was dying was displaced by version 1 again.
+	s.answering = true
 	return true
 }

@@ -85,7 +85,7 @@ type session struct {
 	talk
 	first     bool // still the attempt that guard() waits for
 	restarts  int
-	displaced bool // what we followed lost its record to another configuration
+	answering bool // an attempt answers a death: it joins or takes what is dead, and displaces nobody
 }
 
 // talk is the conversation with JavaScript about spawns.

@@ -28,7 +28,7 @@ func (s *session) attempt(ctx context.Context) *following {
 		s.fail("%s cannot be started: %s", s.a.Title, reason)
 		return nil
 	}
-	taken, removed := s.displaced, false
+	taken, removed := s.answering, false
 	for {
 		key := s.flightKey()
 		leader, shared, refused, err := board(ctx, key)
