@@ -40,7 +40,7 @@ test('zombies under pid 1 node: none is left by workers that end, in the middle 
 	const box = sandbox(t);
 	const host = await (await box.host({ threads: 4, under: asPidOne() })).load();
 	const config = box.config([`starts=${box.file('starts')}`], { claimTimeoutMs: 20_000 });
-	const total = rounds(60, 1_000);
+	const total = rounds(48, 1_000);
 	let ended = 0;
 	const life = async (/** @type {number} */ thread) => {
 		while (ended < total) {

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -137,14 +138,61 @@ func adoptWhenOver(h *proc.Handle) {
 }
 
 // adoptStray finds the launcher of a spawn that a thread was asked for and did
-// not live to report. Its command line carries the token. A zombie has none
-// left: one is reaped only if it bears the name of our own program and came
-// after we asked, since a status taken from another's child is an exit event
-// that its event loop never sees. One called node stays as it is.
-func adoptStray(token string, asked int64, exe string) {
+// not live to report. Its command line carries the token.
+func (s *session) adoptStray(token string, asked int64, exe string) {
+	launchers := strayChildren(asked, func(argv []string) bool { return carries(argv, token) }, exe)
+	for _, h := range launchers {
+		s.adoptLaunched(h.PID(), asked)
+		adopted(h, nil)
+	}
+	if len(launchers) == 0 && inheritsOrphans() {
+		s.adoptInherited(asked)
+	}
+}
+
+// adoptLaunched looks, once a launcher has ended, for the keeper or reaper that
+// it left to this host. Whoever follows that one reaps it too, but a thread that
+// ends in the middle of its start leaves nobody who does: under a node that is
+// pid 1 it stayed a zombie.
+func (s *session) adoptLaunched(launcher int, asked int64) {
+	if !inheritsOrphans() {
+		return
+	}
+	h, err := proc.Open(launcher)
+	go func() {
+		_ = protect("looking for what a launcher left", func() error {
+			if err == nil {
+				defer h.Close()
+				if err := h.Wait(context.Background()); err != nil {
+					return err
+				}
+			}
+			s.adoptInherited(asked)
+			return nil
+		})
+	}()
+}
+
+// adoptInherited finds the keepers and reapers that became children of this
+// host. No event loop spawns those: launchers do.
+func (s *session) adoptInherited(asked int64) {
+	p := s.a.Paths
+	for _, h := range strayChildren(asked, func(argv []string) bool {
+		return len(argv) > 1 && (argv[0] == p.Keeper && argv[1] == "keep" || argv[0] == p.Reaper && argv[1] == "run")
+	}, p.Keeper, p.Reaper) {
+		reapAfter(h.PID(), 0)
+		h.Close()
+	}
+}
+
+// strayChildren are those children of this host whose command line is ours. A
+// zombie has none left: one is reaped only if it bears the name of a program of
+// our own and came after we asked, since a status taken from another's child is
+// an exit event that its event loop never sees. One called node stays as it is.
+func strayChildren(asked int64, ours func(argv []string) bool, exes ...string) (found []*proc.Handle) {
 	kids, err := proc.Children(os.Getpid())
 	if err != nil {
-		return
+		return nil
 	}
 	for _, pid := range kids {
 		h, err := proc.Open(pid)
@@ -152,11 +200,12 @@ func adoptStray(token string, asked int64, exe string) {
 			continue
 		}
 		argv, err := h.Argv()
+		named := func(exe string) bool { return bearsName(pid, exe) }
 		switch {
-		case err == nil && carries(argv, token):
-			adopted(h, nil)
+		case err == nil && ours(argv):
+			found = append(found, h)
 			continue
-		case err != nil && bearsName(pid, exe) && cameAfter(h, asked):
+		case err != nil && slices.ContainsFunc(exes, named) && cameAfter(h, asked):
 			// In the middle of its exit it has lost its command line and is not
 			// over yet; closed here, it stayed a zombie in two of five loaded runs.
 			go adoptWhenOver(h)
@@ -164,6 +213,7 @@ func adoptStray(token string, asked int64, exe string) {
 		}
 		h.Close()
 	}
+	return found
 }
 
 func carries(argv []string, token string) bool {

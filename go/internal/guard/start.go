@@ -328,7 +328,7 @@ func (s *session) spawn(ctx context.Context, token string, argv []string, m map[
 		if !answered {
 			// The thread ended with the spawn under way: whatever it started has
 			// no event loop any more.
-			adoptStray(token, asked, argv[0])
+			s.adoptStray(token, asked, argv[0])
 		}
 	}()
 	var msg spawnMessage
@@ -371,6 +371,9 @@ func (s *session) spawn(ctx context.Context, token string, argv []string, m map[
 	}
 	k := &child{pid: *msg.PID, own: msg.Own, answers: answers}
 	own(k.pid)
+	if m["direct"] != true {
+		s.adoptLaunched(k.pid, asked)
+	}
 	h, err := proc.Open(k.pid)
 	switch {
 	case err == nil:
