@@ -87,3 +87,17 @@ export function faultPackage() {
 	const points = execFileSync(keeper, ['faultpoints'], { encoding: 'utf8' }).split('\n').filter(Boolean);
 	return { entry: join(copy, 'lib/index.js'), points };
 }
+
+/**
+ * A copy of the package with everything from the fault build, so that a bug can be planted in hosts too.
+ * @returns {string} the module to import
+ */
+export function plantedPackage() {
+	const platform = `${process.platform}-${process.arch}`;
+	const built = join(root, 'prebuilds-fault', platform);
+	if (!existsSync(built)) throw new Error(`${built} is not there: make build-fault`);
+	const copy = join(root, '.cache/planted');
+	for (const from of ['lib', 'package.json']) cpSync(join(root, from), join(copy, from), { recursive: true });
+	cpSync(built, join(copy, 'prebuilds', platform), { recursive: true });
+	return join(copy, 'lib/index.js');
+}

@@ -1,0 +1,53 @@
+// @ts-check
+/**
+ *   node test/chaos/chaos.mjs [--seed N] [--seconds S] [--profile everything|claims] [--plant BUG] [--log FILE]
+ *
+ * --profile claims   nothing but claims at one instant, with hosts stopped in the middle
+ * --plant BUG        the fault build with that bug; a run that finds no violation has then failed
+ *
+ * Exit code 1 after a violation. The same seed decides the same sequence of actions; whom they hit depends on who is
+ * there at that moment, so a violation may need several runs of its seed. The log has all of them, and the table's changes.
+ */
+import { spawn } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { plantedPackage, root } from '../support/fixtures.js';
+import { Chaos } from './chaos.js';
+
+const { values } = parseArgs({
+	options: {
+		seed: { type: 'string', default: '1' },
+		seconds: { type: 'string', default: '60' },
+		profile: { type: 'string', default: 'everything' },
+		plant: { type: 'string', default: '' },
+		log: { type: 'string', default: '' },
+	},
+});
+const seed = Number(values.seed);
+const seconds = Number(values.seconds);
+const profile = /** @type {'everything' | 'claims'} */ (values.profile);
+if (!Number.isInteger(seed) || !(seconds > 0) || !['everything', 'claims'].includes(profile))
+	throw new Error('--seed takes a whole number, --seconds a number, --profile everything or claims');
+
+const isRoot = process.getuid?.() === 0;
+const own = 'PG_CHAOS_OWN_MOUNTS';
+
+if (isRoot && !process.env[own]) {
+	// In a mount namespace of its own: what is mounted for it goes with it.
+	const child = spawn(
+		'unshare',
+		['--mount', '--propagation', 'private', process.execPath, ...process.execArgv, ...process.argv.slice(1)],
+		{ stdio: 'inherit', env: { ...process.env, [own]: '1' } }
+	);
+	for (const name of /** @type {NodeJS.Signals[]} */ (['SIGTERM', 'SIGINT'])) process.on(name, () => child.kill(name));
+	child.on('exit', (code) => (process.exitCode = code ?? 1));
+} else {
+	const logFile = values.log || join(root, `.cache/chaos/${profile}-${seed}.log`);
+	mkdirSync(dirname(logFile), { recursive: true });
+	console.log(`chaos: seed ${seed}, ${seconds} s, ${profile}, log ${logFile}`);
+	/** @type {Record<string, string | undefined>} */
+	const env = values.plant ? { PG_PACKAGE: plantedPackage(), PG_PLANT: values.plant } : {};
+	const violations = await new Chaos({ seed, seconds, profile, logFile, env, root: isRoot }).run();
+	process.exitCode = violations > 0 ? 1 : 0;
+}
