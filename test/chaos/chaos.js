@@ -668,7 +668,7 @@ export class Chaos {
 				this.act(kind, text === false ? '(nothing to act upon)' : text);
 			}
 			// Bursts and lulls: most of what is interesting happens while the last thing is still under way.
-			await pause(skewed(wait, 5, 700));
+			await pause(skewed(wait, 5, 500));
 			if (!this.held.before && performance.now() > settled && this.options.seconds >= 300) await this.measure('before');
 		}
 	}
@@ -698,7 +698,10 @@ export class Chaos {
 			await Promise.all(calls);
 			// The table as it is now: a keeper that the last look has not seen would be left out.
 			this.look();
-			for (const keeper of this.table.of('keeper')) signal(keeper, 'SIGTERM');
+			const keepers = this.table.of('keeper');
+			for (const keeper of keepers) signal(keeper, 'SIGTERM');
+			for (const one of this.table.of('guarded'))
+				if (!keepers.some((keeper) => keeper.pid === one.ppid)) signal(one, 'SIGTERM');
 			await until(
 				() =>
 					['keeper', 'guarded', 'held', 'launcher'].every(
