@@ -83,9 +83,11 @@ export class Table {
 			const before = this.seen.get(pid);
 			const role = ended(one) && before?.started === one.started ? before.role : this.#role(one);
 			if (!role) {
-				if (since === undefined) this.#foreign.set(pid, now);
+				// What a keeper holds has no word of its own that says whose it is, until it is the guarded process.
+				if (since === undefined && !one.argv[0]?.endsWith('/keeper')) this.#foreign.set(pid, now);
 				continue;
 			}
+			this.#foreign.delete(pid);
 			const word = role === 'guarded' ? one.argv.find((each) => each.startsWith(versionWord)) : undefined;
 			found.set(pid, { ...one, role, key: word?.slice(versionWord.length) ?? before?.key ?? '' });
 		}
