@@ -96,6 +96,19 @@ stress: build ## the churn of 2,000 workers and a minute of signals, on every No
 		$$node test/stress/storm.mjs --seconds 60 --to threads; \
 	done
 
+# Everything at once, by a seed that is printed; a violation prints it too, with the last actions.
+.PHONY: chaos
+chaos: SEED ?= 1
+chaos: SECONDS ?= 60
+chaos: build ## a minute of everything at once around one pidDir (SEED=, SECONDS=)
+	@$(NODE) test/chaos/chaos.mjs --seed $(SEED) --seconds $(SECONDS)
+
+.PHONY: soak
+soak: SEED ?= 1
+soak: SECONDS ?= 1800
+soak: build ## half an hour of it, and what the host that lives through it holds before and after
+	@$(NODE) test/chaos/chaos.mjs --seed $(SEED) --seconds $(SECONDS)
+
 .PHONY: lint
 lint: lint-go lint-c lint-js ## formatting, static checks and types of Go, C and JavaScript
 

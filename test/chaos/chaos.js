@@ -126,6 +126,11 @@ export class Chaos {
 		if (this.#recent.length > 30) this.#recent.shift();
 	}
 
+	/** Ends the run where it is, and still leaves nothing behind. */
+	interrupt() {
+		this.violations.push('interrupted');
+	}
+
 	/** @param {string} what */
 	violation(what) {
 		if (this.violations.length >= 5 || this.violations.some((one) => one.startsWith(what.slice(0, 40)))) return;
@@ -686,13 +691,13 @@ export class Chaos {
 			const calls = this.living().flatMap((slot) =>
 				[...slot.threads].map((thread) => this.guard(slot, thread, version, 'proc', { at: instant, reaper: undefined }))
 			);
-			const parts = Array.from({ length: 12 }, () => [this.random.next(), this.random.next(), this.random.next()]);
-			await pause(Math.max(0, instant - Date.now()));
-			for (const [who, when, howLong] of parts) {
-				await pause(when * 3);
-				const slot = at(this.living().slice(1), who);
-				const ms = skewed(howLong, 5, 150);
-				if (slot && this.stopFor(this.hostProcess(slot), ms))
+			const [when, ...howLong] = Array.from({ length: 2 + this.slots.length }, () => this.random.next());
+			// All but the first are stopped within a millisecond, wherever each of them is then: between its look and its
+			// write, if the instant is right. They go on one by one, while the first is long through.
+			await pause(Math.max(0, instant - Date.now()) + when * 10);
+			for (const slot of this.living().slice(1)) {
+				const ms = skewed(howLong[slot.number], 10, 200);
+				if (this.stopFor(this.hostProcess(slot), ms))
 					this.act('stop-host', `${slot.host?.pid} for ${Math.round(ms)} ms`);
 			}
 			await Promise.all(calls);

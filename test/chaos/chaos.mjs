@@ -48,6 +48,8 @@ if (isRoot && !process.env[own]) {
 	console.log(`chaos: seed ${seed}, ${seconds} s, ${profile}, log ${logFile}`);
 	/** @type {Record<string, string | undefined>} */
 	const env = values.plant ? { PG_PACKAGE: plantedPackage(), PG_PLANT: values.plant } : {};
-	const violations = await new Chaos({ seed, seconds, profile, logFile, env, root: isRoot }).run();
+	const chaos = new Chaos({ seed, seconds, profile, logFile, env, root: isRoot });
+	for (const name of /** @type {NodeJS.Signals[]} */ (['SIGTERM', 'SIGINT'])) process.on(name, () => chaos.interrupt());
+	const violations = await chaos.run();
 	process.exitCode = violations > 0 ? 1 : 0;
 }
