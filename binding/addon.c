@@ -8,6 +8,7 @@
  * send(id, msg), drop(id), stats().
  */
 #define NAPI_VERSION 8
+#include <limits.h>
 #include <node_api.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -356,6 +357,32 @@ static napi_value addon_stats(napi_env env, napi_callback_info info) {
 	return list;
 }
 
+#ifdef PG_SANITIZE
+/* plant(kind): does what the sanitizers must find, so that a test sees them look. */
+static napi_value addon_plant(napi_env env, napi_callback_info info) {
+	napi_value argv[1];
+	struct text kind;
+	(void)arguments(env, info, 1, argv);
+	if (!take_text(env, argv[0], &kind)) {
+		return NULL;
+	}
+	char *volatile block = malloc(16);
+	volatile int large = INT_MAX;
+	if (strcmp(kind.data, "overflow") == 0) {
+		block[16] = 1;
+	} else if (strcmp(kind.data, "use after free") == 0) {
+		free(block);
+		block[0] = 1;
+	} else if (strcmp(kind.data, "undefined") == 0) {
+		large = large + 1;
+	} else if (strcmp(kind.data, "leak") == 0) {
+		block = NULL;
+	}
+	free(block);
+	return NULL;
+}
+#endif
+
 static void free_addon(napi_env env, void *data, void *hint) {
 	(void)env;
 	(void)hint;
@@ -369,6 +396,9 @@ NAPI_MODULE_INIT() {
 	} functions[] = {
 		{"open", addon_open}, {"sync", addon_sync}, {"call", addon_call},
 		{"send", addon_send}, {"drop", addon_drop}, {"stats", addon_stats},
+#ifdef PG_SANITIZE
+		{"plant", addon_plant},
+#endif
 	};
 	/* Two initialisations in one thread happen (a cleared require cache). Node gives
 	 * each a napi_env of its own, so each has an addon and opens for itself: nothing of

@@ -5,10 +5,11 @@
  * beyond the Go modules: node-gyp would fetch Node's headers from nodejs.org, so
  * the C compiler is called directly, with the headers of node-api-headers.
  *
- *   node binding/build.mjs [--if-missing] [--tags fault] [--force] [--target win32-x64] [--check]
+ *   node binding/build.mjs [--if-missing] [--tags fault] [--sanitize] [--force] [--target win32-x64] [--check]
  *
  * --if-missing  content with whatever is there, however old
  * --check       builds nothing; says what would have to be built, and fails if anything would
+ * --sanitize    the shim under AddressSanitizer and UndefinedBehaviorSanitizer, into prebuilds-asan/; for tests
  *
  * Everything lands in prebuilds/<platform>-<arch>/ (prebuilds-<tags>/ with --tags),
  * each file by rename: a host that runs keeps the files that it mapped.
@@ -28,6 +29,7 @@ const { values: options } = parseArgs({
 		force: { type: 'boolean', default: false },
 		check: { type: 'boolean', default: false },
 		tags: { type: 'string', default: '' },
+		sanitize: { type: 'boolean', default: false },
 		target: { type: 'string', default: `${process.platform}-${process.arch}` },
 	},
 });
@@ -37,7 +39,8 @@ const [platform, arch] = target.split('-');
 const windows = platform === 'win32';
 // The cross compilers by the names that Debian gives them.
 const cross = { 'win32-x64': 'x86_64-w64-mingw32-gcc', 'linux-arm64': 'aarch64-linux-gnu-gcc' };
-const outputs = join(root, options.tags ? `prebuilds-${options.tags.replaceAll(',', '-')}` : 'prebuilds', target);
+const variant = [...options.tags.split(','), options.sanitize ? 'asan' : ''].filter(Boolean);
+const outputs = join(root, ['prebuilds', ...variant].join('-'), target);
 // Go's own default is gcc; the library and the shim shall come from one compiler.
 const compiler =
 	process.env.CC ||
@@ -197,6 +200,13 @@ function buildShim(out) {
 	};
 	// A stranger's newer compiler may warn of something; that must not end an install.
 	const strict = options['if-missing'] ? [] : ['-Werror'];
+	// Node is not built for it: whoever runs this preloads the library of the sanitizers.
+	const sanitized = [
+		'-g',
+		'-fno-omit-frame-pointer',
+		'-fsanitize=address,undefined',
+		'-fno-sanitize-recover=undefined',
+	];
 	const [command, ...words] = compiler.split(' ');
 	run(command, [
 		...words,
@@ -206,6 +216,7 @@ function buildShim(out) {
 		'-fPIC',
 		'-shared',
 		'-fvisibility=hidden',
+		...(options.sanitize ? [...sanitized, '-DPG_SANITIZE'] : ['-s']),
 		'-Wall',
 		'-Wextra',
 		...strict,
@@ -219,7 +230,6 @@ function buildShim(out) {
 		join(root, 'binding', windows ? 'load_windows.c' : 'load_posix.c'),
 		'-o',
 		out,
-		'-s',
 		...(link[/** @type {'linux'} */ (platform)] ?? []),
 	]);
 }

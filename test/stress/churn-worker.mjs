@@ -1,7 +1,9 @@
 // @ts-check
 /** One worker of churn.mjs. */
 import { parentPort, workerData } from 'node:worker_threads';
-import { call, session, sync } from '../../lib/native.js';
+import { nativeFrom } from '../../lib/native.js';
+
+const { call, session, sync } = nativeFrom(process.env.PG_TEST_PREBUILDS);
 
 const { life, control, number } = workerData;
 const busy = () => parentPort?.postMessage('busy');

@@ -40,7 +40,7 @@ const lives = [
 	{ life: 'immediate', kill: true },
 ];
 
-const native = nativeFrom();
+const native = nativeFrom(process.env.PG_TEST_PREBUILDS);
 if (values.main && !values.control) assert.equal(native.sync('ping'), 'pong');
 
 /** @param {number} number */
