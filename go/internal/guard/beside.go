@@ -151,6 +151,9 @@ func watchRecord(ctx context.Context, _ *Env, c *Call, raw json.RawMessage) (any
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return nil, Errorf("PG_ARGUMENT", "watchRecord: %w", err)
 	}
+	if err := checkName("watchRecord", a.Name); err != nil {
+		return nil, err
+	}
 	dir, err := lock.OpenExisting(a.PidDir)
 	if err != nil {
 		return nil, err

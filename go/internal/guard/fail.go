@@ -2,7 +2,9 @@ package guard
 
 import (
 	"fmt"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 )
 
 // Error is an error with the stable code that JavaScript sees as error.code.
@@ -26,6 +28,14 @@ func Errorf(code, format string, args ...any) *Error {
 }
 
 func coded(code, text string) error { return &Error{code: code, text: text} }
+
+// checkName refuses a name whose files would lie beside the directory.
+func checkName(fn, name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, 0) || filepath.Base(name) != name {
+		return Errorf("PG_ARGUMENT", "%s: %q is no plain file name", fn, name)
+	}
+	return nil
+}
 
 func unknown(fn string) error {
 	return coded("PG_UNKNOWN_FUNCTION", "libguard has no function "+fn+": the addon and the JavaScript are of different versions; reinstall the package")

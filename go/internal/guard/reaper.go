@@ -41,6 +41,9 @@ func runReaper(ctx context.Context, e *Env, c *Call, raw json.RawMessage) (any, 
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return nil, Errorf("PG_ARGUMENT", "reaper: %w", err)
 	}
+	if err := checkName("reaper", a.Name); err != nil {
+		return nil, err
+	}
 	s := &session{e: e, c: c, first: true}
 	s.a = processArgs{PidDir: a.PidDir, Name: a.Name, Title: "reaper " + a.Name, Version: a.Version, ClaimMs: a.ClaimMs, Thread: a.Thread, ExecPath: a.ExecPath, Spawn: a.Spawn, Paths: a.Paths}
 	ctx, s.stop = context.WithCancel(ctx)

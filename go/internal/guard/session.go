@@ -112,6 +112,9 @@ func runProcess(ctx context.Context, e *Env, c *Call, raw json.RawMessage) (any,
 	if err := json.Unmarshal(raw, &s.a); err != nil {
 		return nil, Errorf("PG_ARGUMENT", "process: %w", err)
 	}
+	if err := checkName("process", s.a.Name); err != nil {
+		return nil, err
+	}
 	ctx, s.stop = context.WithCancel(ctx)
 	defer s.stop()
 	s.spawns = map[int]chan spawnMessage{}

@@ -45,6 +45,9 @@ func stopProcess(ctx context.Context, _ *Env, _ *Call, raw json.RawMessage) (any
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return nil, Errorf("PG_ARGUMENT", "stopProcess: %w", err)
 	}
+	if err := checkName("stopProcess", a.Name); err != nil {
+		return nil, err
+	}
 	patience := defaultStop
 	if a.TimeoutMs != nil {
 		patience = time.Duration(*a.TimeoutMs) * time.Millisecond

@@ -43,7 +43,7 @@ func Main(argv []string) int {
 	if argv[1] == "keep" {
 		stops = catchStops()
 	}
-	s, err := task(argv)
+	s, err := task(argv, os.Environ())
 	if err != nil {
 		return sayUsage(err)
 	}
@@ -60,11 +60,11 @@ func sayUsage(err error) int {
 
 // task reads the spec and holds it against the command line, which is all that
 // others can see of it.
-func task(argv []string) (*spec.Spec, error) {
+func task(argv, environ []string) (*spec.Spec, error) {
 	if len(argv) != 6 || argv[2] != "--lock" || argv[4] != "--token" {
 		return nil, errors.New("wrong arguments")
 	}
-	s, err := spec.FromEnviron(os.Environ())
+	s, err := spec.FromEnviron(environ)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func task(argv []string) (*spec.Spec, error) {
 		return nil, errors.New("the task is for another lock or token")
 	case !filepath.IsAbs(s.Lock) || filepath.Base(s.Lock) != s.Name+lock.RecordSuffix:
 		return nil, fmt.Errorf("lock %s is not the absolute path of %s%s", s.Lock, s.Name, lock.RecordSuffix)
-	case s.Token == "" || strings.ContainsAny(s.Token, "/\x00\n"):
+	case !lock.GoodToken(s.Token):
 		return nil, fmt.Errorf("token %q", s.Token)
 	case s.File == "" || len(s.Argv) == 0 || len(s.RecordArgv) == 0:
 		return nil, errors.New("the task names no command")

@@ -1,7 +1,9 @@
 package reap
 
 import (
+	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -63,4 +65,32 @@ func TestFlagsOfLaunch(t *testing.T) {
 			t.Errorf("%s: accepted as %+v", name, l)
 		}
 	}
+}
+
+// FuzzArgs reads the command lines of both modes, one word a line. A pid that
+// is none would make the reaper watch, or signal, whatever the kernel takes it for.
+func FuzzArgs(f *testing.F) {
+	f.Add("--host-pid\n42\n--pid-dir\n/p\n--grace-ms\n1e3\n--self-lock\n/p/r.pid")
+	f.Add("--token\nt\n--version\n3\n--host-pid\n42\n--pid-dir\n/p\n--self-lock\n/p/r.pid")
+	f.Add("--token\n--version\n3\n4")
+	f.Add("--host-pid\n-1\n--host-pid\n2147483648\n--pid-dir\n--x\n--grace-ms\nNaN")
+	f.Add("--host-pid\n0x2a\n--pid-dir\n\x00\n--grace-ms\n-0")
+	f.Add("--")
+	f.Fuzz(func(t *testing.T, text string) {
+		args := strings.Split(text, "\n")
+		sound := func(o Options) bool {
+			return o.HostPID > 0 && o.HostPID <= math.MaxInt32 && o.PidDir != "" && o.Grace >= 0 && o.Grace <= math.MaxInt32*time.Millisecond
+		}
+		if o, err := ParseRun(args); err == nil && !sound(o) {
+			t.Errorf("%q was accepted as %+v", text, o)
+		}
+		l, err := ParseLaunch(args)
+		if err != nil {
+			return
+		}
+		dir, name, ok := splitLock(l.Options.SelfLock)
+		if !sound(l.Options) || l.Token == "" || l.Version < 0 || !ok || dir == "" || name == "" || strings.Contains(name, "/") {
+			t.Errorf("%q was accepted as %+v", text, l)
+		}
+	})
 }

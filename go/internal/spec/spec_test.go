@@ -92,3 +92,31 @@ func TestBackOff(t *testing.T) {
 		t.Errorf("after a million restarts it waits %d ms", got)
 	}
 }
+
+// FuzzFromEnviron reads an environment, one variable a line; what it makes of
+// it travels on unchanged.
+func FuzzFromEnviron(f *testing.F) {
+	f.Add(strings.Join(Spec{Name: "n", Argv: []string{"é\n"}, UID: -1, Orphan: &Orphan{PID: 1}}.Environ(), "\n"))
+	f.Add("HOME=/x")
+	f.Add("PG_SPEC_0={}\nPG_SPEC_0=null")
+	f.Add("PG_SPEC_1=}\nPG_SPEC_0={\nPG_SPEC_+2=\nPG_SPEC_99999999999999999999=x")
+	f.Add("PG_SPEC_0={\"slots\":1e999,\"piped\":[-1],\"restart\":{\"max\":9223372036854775807}}")
+	f.Add("PG_ENV_PATH=/a\nPG_ENV_PG_ENV_X=1\nPG_ENV_\n=\nPATH")
+	f.Fuzz(func(t *testing.T, text string) {
+		environ := strings.Split(text, "\n")
+		for _, e := range Restore(environ) {
+			if name, _, _ := strings.Cut(e, "="); acts(name) && !slices.Contains(environ, KeepPrefix+e) {
+				t.Errorf("%q acts on the launchers and was handed to the process", e)
+			}
+		}
+		s, err := FromEnviron(environ)
+		if err != nil {
+			return
+		}
+		once := s.Environ()
+		again, err := FromEnviron(once)
+		if err != nil || !slices.Equal(once, again.Environ()) {
+			t.Fatalf("%q came back as %q, %v", once, again.Environ(), err)
+		}
+	})
+}
