@@ -64,7 +64,7 @@ demo: build ## the main job, live in this terminal, in under 40 s
 
 .PHONY: test
 test: build build-fault services ## all tests, JavaScript on Node 22, with a closing count
-	@$(NODE) test/run.mjs --go --node $(call node-binary,$(TEST_NODE))
+	@$(NODE) test/run.mjs --go --fuzz 2 --node $(call node-binary,$(TEST_NODE))
 
 .PHONY: test-full
 test-full: export PG_FULL := 1
@@ -108,6 +108,10 @@ soak: SEED ?= 1
 soak: SECONDS ?= 1800
 soak: build ## half an hour of it, and what the host that lives through it holds before and after
 	@$(NODE) test/chaos/chaos.mjs --seed $(SEED) --seconds $(SECONDS)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for 50 s: five minutes in all on two cores
+	@$(NODE) test/run.mjs --fuzz 50
 
 .PHONY: lint
 lint: lint-go lint-c lint-js ## formatting, static checks and types of Go, C and JavaScript

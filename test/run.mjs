@@ -1,11 +1,12 @@
 // @ts-check
 /**
- * Runs the Go tests, then the JavaScript tests on one or several Nodes, and closes with one line that counts all of
- * them: "N passed, N failed, N skipped". A run that did not come to its end counts as a failure.
+ * Runs the Go tests, the fuzz targets, then the JavaScript tests on one or several Nodes, and closes with one line that
+ * counts all of them: "N passed, N failed, N skipped". A run that did not come to its end counts as a failure.
  *
- *   node test/run.mjs [--go] [--node PATH]... [--only TEXT]
+ *   node test/run.mjs [--go] [--fuzz SECONDS] [--node PATH]... [--only TEXT]
  *
  * --go          the Go tests too
+ * --fuzz N      every fuzz target for N seconds; what is found is written to testdata/fuzz/ of its package
  * --node PATH   run the JavaScript tests on this Node; several are run one after the other
  * --only TEXT   only test files whose path contains TEXT
  */
@@ -22,6 +23,7 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 const { values } = parseArgs({
 	options: {
 		go: { type: 'boolean', default: false },
+		fuzz: { type: 'string', default: '0' },
 		node: { type: 'string', multiple: true, default: [] },
 		only: { type: 'string', default: '' },
 	},
@@ -69,6 +71,50 @@ async function goTests(args) {
 	const code = child.exitCode ?? (await once(child, 'exit'))[0];
 	if (code !== 0 && counted.failed + broken === 0) broken = 1;
 	add({ ...counted, failed: counted.failed + broken });
+}
+
+/**
+ * Every fuzz target of the sources: `go test` takes one of them a run.
+ * @returns {{ directory: string, target: string }[]}
+ */
+function fuzzTargets() {
+	return readdirSync(join(root, 'go'), { withFileTypes: true, recursive: true })
+		.filter((entry) => entry.isFile() && entry.name.endsWith('_test.go'))
+		.flatMap((entry) => {
+			const directory = entry.parentPath ?? entry.path;
+			const text = readFileSync(join(directory, entry.name), 'utf8');
+			return [...text.matchAll(/^func (Fuzz\w+)\(/gm)].map(([, target]) => ({ directory, target }));
+		});
+}
+
+/** @param {{ directory: string, target: string }} one */
+async function fuzz({ directory, target }) {
+	const args = ['test', '-run=^$', `-fuzz=^${target}$`, `-fuzztime=${values.fuzz}s`, '-parallel=1', '.'];
+	const child = spawn('go', args, { cwd: directory, stdio: ['ignore', 'pipe', 'pipe'] });
+	let output = '';
+	for (const stream of [child.stdout, child.stderr]) stream.on('data', (data) => (output += data));
+	const [code, signal] = await once(child, 'close');
+	// The corpus comes first, and on a slow machine is all that a short run comes to.
+	const tries = [...output.matchAll(/(?:execs: |coverage: )(\d+)/g)].at(-1)?.[1];
+	// A run that tried nothing looks like one that found nothing.
+	if (code === 0 && Number(tries) > 0) {
+		console.log(`ok   ${target} ${tries} inputs`);
+		add({ passed: 1 });
+	} else {
+		console.log(`FAIL ${target} in ${relative(root, directory)} ended with ${code ?? signal}\n${output}`);
+		add({ failed: 1 });
+	}
+}
+
+/** Two at a time, with one worker each: that is what two cores take. */
+async function fuzzTests() {
+	const targets = fuzzTargets();
+	if (targets.length === 0) throw new Error('no fuzz target was found');
+	console.log(`# ${targets.length} fuzz targets, ${values.fuzz} s each`);
+	const one = async () => {
+		for (let target = targets.pop(); target; target = targets.pop()) await fuzz(target);
+	};
+	await Promise.all([one(), one()]);
 }
 
 /**
@@ -131,6 +177,7 @@ async function jsTests(node) {
 }
 
 if (values.go) await goTests(['-race', './...']);
+if (Number(values.fuzz) > 0) await fuzzTests();
 for (const node of values.node) await jsTests(node);
 console.log(`${total.passed} passed, ${total.failed} failed, ${total.skipped} skipped`);
 process.exitCode = total.failed > 0 || total.passed === 0 ? 1 : 0;

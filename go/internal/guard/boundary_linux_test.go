@@ -135,7 +135,7 @@ func converse(t *testing.T, fn string, args, message []byte) {
 	e := NewEnv(out)
 	e.Call(1, fn, args)
 	e.Send(1, message)
-	enough := time.After(20 * time.Millisecond)
+	enough := time.After(5 * time.Millisecond)
 	answers := 0
 	for open := true; open; {
 		select {
