@@ -17,6 +17,7 @@ type Dir struct {
 	path     string
 	f        *os.File
 	dev, ino uint64
+	uid      int
 }
 
 // statfs is a variable so that a test can stand in for a mount it cannot make.
@@ -64,7 +65,7 @@ func OpenExisting(path string) (*Dir, error) {
 			return nil, &UnfitError{Path: real, Mount: kind}
 		}
 	}
-	return &Dir{path: real, f: f, dev: uint64(st.Dev), ino: st.Ino}, nil
+	return &Dir{path: real, f: f, dev: uint64(st.Dev), ino: st.Ino, uid: int(st.Uid)}, nil
 }
 
 // Path is the directory's real path at the time it was opened.
@@ -99,9 +100,12 @@ func (d *Dir) Open(name string, flag int, perm os.FileMode) (*os.File, error) {
 	switch {
 	case errors.Is(err, unix.ELOOP):
 		return nil, fmt.Errorf("open %s: a symbolic link is not followed; remove it: %w", d.Join(name), err)
-	case errors.Is(err, unix.ENXIO): // a socket, or a FIFO that nobody reads
+	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.EISDIR): // ENXIO: a socket, or a FIFO that nobody reads
 		return nil, fmt.Errorf("open %s: not a regular file; remove it: %w", d.Join(name), err)
 	case err != nil:
+		if uid, _, serr := d.Stat(name); serr == nil && uid != os.Geteuid() && errors.Is(err, unix.EACCES) {
+			return nil, fmt.Errorf("open %s: it belongs to uid %d; remove it and give pidDir to one user: %w", d.Join(name), uid, err)
+		}
 		return nil, fmt.Errorf("open %s: %w", d.Join(name), err)
 	}
 	var st unix.Stat_t

@@ -65,6 +65,10 @@ const maxToken = 128
 // its path names: it was removed, renamed or replaced.
 var ErrMoved = errors.New("the directory was removed or replaced")
 
+// Foreign says whether a file's owner is neither us nor root: it is believed in
+// nothing, because a planted file must never steer a signal.
+func Foreign(uid int) bool { return uid != 0 && uid != os.Geteuid() }
+
 // UnfitError says that a directory lies where kernel locks cannot be trusted.
 type UnfitError struct {
 	Path  string // the directory

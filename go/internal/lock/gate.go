@@ -24,6 +24,7 @@ type Gate struct {
 	f    *os.File
 	ino  uint64
 	slot *slot
+	mute bool // nothing is written into the file
 }
 
 // foreignGate is how long text in a gate that names another living process
@@ -165,7 +166,9 @@ func (g *Gate) Unlock() {
 	if g == nil || g.f == nil {
 		return
 	}
-	_ = g.f.Truncate(0)
+	if !g.mute {
+		_ = g.f.Truncate(0)
+	}
 	unlock(g.f)
 	g.f = nil
 	releaseSlot(g.dir.gateKey(g.name), g.slot)
@@ -200,7 +203,9 @@ func (d *Dir) heldError(name string, why error) error {
 		return e
 	}
 	defer f.Close()
-	e.Holder = gateText(f).pid
+	if e.Holder = lockedBy(f); e.Holder == 0 {
+		e.Holder = gateText(f).pid
+	}
 	if e.Holder > 0 {
 		if h, err := proc.Open(e.Holder); err == nil {
 			defer h.Close()

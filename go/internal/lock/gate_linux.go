@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +21,10 @@ func (g *Gate) try() (bool, error) {
 			// if the gate were missing.
 			err = fmt.Errorf("%s: %w", g.dir.path, ErrMoved)
 		}
+		return false, err
+	}
+	if err := g.dir.ownGate(f); err != nil {
+		f.Close()
 		return false, err
 	}
 	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -55,11 +61,53 @@ func (g *Gate) try() (bool, error) {
 	}
 	mark := markText(unix.Gettid())
 	// The text only names the holder for a reader; on a full disk the lock
-	// itself still holds, so a failed write is no failure.
+	// itself still holds, so a failed write is no failure. A file with a second
+	// name is somebody's victim, or what a killed original left behind: the
+	// text went into a planted hard link, and what it led to was cut to nothing.
+	g.mute = st.Nlink != 1
+	if g.mute {
+		return true, nil
+	}
 	if n, err := f.WriteAt([]byte(mark), 0); err == nil {
 		_ = f.Truncate(int64(n))
 	}
 	return true, nil
+}
+
+// ownGate refuses a gate that another user planted, who could hold it for ever
+// or take it away from under us. Whoever owns the directory can do so anyway.
+func (d *Dir) ownGate(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	if uid := int(st.Uid); Foreign(uid) && uid != d.uid {
+		return fmt.Errorf("gate %s belongs to uid %d, not to us or root; nothing was started: remove it and give pidDir to one user", f.Name(), uid)
+	}
+	if st.Mode&0o077 != 0 && int(st.Uid) == os.Geteuid() && st.Nlink == 1 {
+		// Whoever can read it can lock it: the original made its files 0644.
+		_ = f.Chmod(0o600)
+	}
+	return nil
+}
+
+// lockedBy is the process that the kernel says holds the gate f, 0 when it does
+// not tell: the text is the last holder's, and whoever can only read writes none.
+func lockedBy(f *os.File) int {
+	var st unix.Stat_t
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil || unix.Fstat(int(f.Fd()), &st) != nil {
+		return 0
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino)
+	for line := range strings.Lines(string(locks)) {
+		// 1: FLOCK  ADVISORY  WRITE 4242 fe:00:393 0 EOF
+		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" && f[5] == file {
+			pid, _ := strconv.Atoi(f[4])
+			return max(pid, 0)
+		}
+	}
+	return 0
 }
 
 // Intact says whether the path still leads to the gate that is locked. Whoever
