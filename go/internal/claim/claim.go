@@ -456,15 +456,12 @@ func (c *claimer) lookAtLife(file, token string) (Older, *generation) {
 	if err != nil {
 		// Too many open files, a broken disk: it may be ours. What is no file,
 		// or another user's, is not.
-		if uid, regular, err := c.q.Dir.Stat(file); err == nil && (!regular || foreign(uid)) {
+		if uid, regular, err := c.q.Dir.Stat(file); err == nil && (!regular || lock.Foreign(uid)) {
 			return NoOlder, nil
 		}
 		return OlderUnknown, nil
 	}
 	defer f.Close()
-	if uid, err := lock.Owner(f); err != nil || foreign(uid) {
-		return NoOlder, nil
-	}
 	held := lock.LockHeld(f)
 	l, err := record.ReadLife(f)
 	switch {
@@ -501,9 +498,6 @@ func (c *claimer) lookAtLife(file, token string) (Older, *generation) {
 	}
 	return NoOlder, nil
 }
-
-// foreign says whether a file is neither ours nor root's.
-func foreign(uid int) bool { return uid != 0 && uid != os.Geteuid() }
 
 func identifyLife(l record.Life, held proc.Answer) (proc.Verdict, *proc.Handle) {
 	rec := l.Record()
@@ -582,11 +576,10 @@ func (c *claimer) claimRecord(token string) *record.Record {
 // disk space left an empty one.
 func rememberDisplaced(d *lock.Dir, g *lock.Gate, name string, rec *record.Record) error {
 	if f, err := record.OpenLife(d, name, rec.Token); err == nil {
-		uid, uerr := lock.Owner(f)
 		held := lock.LockHeld(f)
 		l, lerr := record.ReadLife(f)
 		f.Close()
-		if uerr == nil && !foreign(uid) && (held != proc.No || lerr == nil && l.PID == rec.PID) {
+		if held != proc.No || lerr == nil && l.PID == rec.PID {
 			return nil
 		}
 	}

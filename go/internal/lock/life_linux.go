@@ -90,5 +90,8 @@ func (d *Dir) held(file string) proc.Answer {
 		return proc.Unknown
 	}
 	defer f.Close()
+	if uid, err := Owner(f); err == nil && Foreign(uid) {
+		return proc.No // planted: it stands for nothing of ours
+	}
 	return LockHeld(f)
 }

@@ -55,12 +55,29 @@ func ReadExit(d *lock.Dir, name string) (*Exit, error) {
 
 // OpenLife opens the life file of one generation for reading.
 func OpenLife(d *lock.Dir, name, token string) (*os.File, error) {
-	return d.Open(lock.LifeName(name, token), os.O_RDONLY, 0)
+	return openOwn(d, lock.LifeName(name, token))
+}
+
+// openOwn opens a file that must be ours or root's to be believed.
+func openOwn(d *lock.Dir, file string) (*os.File, error) {
+	f, err := d.Open(file, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := lock.Owner(f)
+	if err == nil && lock.Foreign(uid) {
+		err = &ForeignError{Path: d.Join(file), UID: uid}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // readFile reads a whole file of ours; nil, nil when it is not there.
 func readFile(d *lock.Dir, file string) ([]byte, error) {
-	f, err := d.Open(file, os.O_RDONLY, 0)
+	f, err := openOwn(d, file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -68,13 +85,6 @@ func readFile(d *lock.Dir, file string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	uid, err := lock.Owner(f)
-	if err != nil {
-		return nil, err
-	}
-	if uid != 0 && uid != os.Geteuid() {
-		return nil, &ForeignError{Path: d.Join(file), UID: uid}
-	}
 	text, err := io.ReadAll(io.LimitReader(f, maxRecord))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", d.Join(file), err)
