@@ -13,6 +13,7 @@ import (
 
 	"processguard/go/internal/claim"
 	"processguard/go/internal/lock"
+	"processguard/go/internal/logfile"
 	"processguard/go/internal/proc"
 	"processguard/go/internal/record"
 	"processguard/go/internal/spec"
@@ -176,6 +177,13 @@ func (s *session) leadReaper(ctx context.Context, a *reaperArgs, fl *flight, key
 		}
 		fl.land(key, res.Joined)
 		return false
+	}
+	if a.LogFile != "" {
+		if f, err := logfile.Open(s.absolute(a.LogFile)); err != nil {
+			s.note("the log of the reaper %s cannot be written: %v; it works without one: remove what lies there or name another file", a.Name, err)
+		} else {
+			f.Close()
+		}
 	}
 	token := res.Won.Token
 	launchFlags := append([]string{"launch", "--token", token, "--version", strconv.FormatInt(a.Version, 10)}, flags...)

@@ -42,9 +42,14 @@ func openRegular(path string, flag int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		f.Close()
 		return nil, unix.EINVAL
+	}
+	if flag&os.O_RDWR != 0 && st.Nlink > 1 {
+		f.Close()
+		return nil, unix.EMLINK // what is written would end up in the file of the other name
 	}
 	return f, nil
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"processguard/go/internal/logfile"
 )
 
 // Log is where a reaper tells what it does. The file is opened for each line:
@@ -19,7 +21,7 @@ func (l Log) say(format string, args ...any) {
 	if l.path == "" {
 		return
 	}
-	f, err := openLog(l.path)
+	f, err := logfile.Open(l.path)
 	if err != nil {
 		return
 	}
