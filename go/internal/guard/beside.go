@@ -117,7 +117,7 @@ func recordState(a struct {
 	File string `json:"file"`
 },
 ) (any, error) {
-	rec := readRecordAt(a.File)
+	rec := readRecordAt(a.File, true)
 	if rec == nil {
 		return nil, nil
 	}
@@ -130,8 +130,8 @@ func recordState(a struct {
 		defer h.Close()
 		if h.Alive() == proc.No {
 			v = proc.Differs
-		} else if argv, err := h.Argv(); err == nil {
-			out["running"] = argv
+		} else if argv, err := h.Argv(); err == nil && len(argv) > 0 {
+			out["running"] = proc.Printable(argv[0])
 		}
 	}
 	out["verdict"] = v.String()

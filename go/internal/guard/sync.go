@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"processguard/go/internal/exit"
+	"processguard/go/internal/lock"
 	"processguard/go/internal/proc"
 	"processguard/go/internal/record"
 )
@@ -67,7 +68,7 @@ func syncHeldProcess(a struct {
 	File string `json:"file"`
 },
 ) (any, error) {
-	rec := readRecordAt(a.File)
+	rec := readRecordAt(a.File, false)
 	if rec == nil || rec.PID <= 0 {
 		return nil, nil
 	}
@@ -78,14 +79,18 @@ func syncHeldProcess(a struct {
 }
 
 // readRecordAt reads a record by path; nil when there is none. A FIFO under
-// that name must not stop the thread that asks.
-func readRecordAt(path string) *record.Record {
+// that name must not stop the thread that asks. Where something is decided by
+// it, one that another user planted is none.
+func readRecordAt(path string, decides bool) *record.Record {
 	f, err := os.OpenFile(path, os.O_RDONLY|nonblock, 0)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	if uid, err := lock.Owner(f); decides && (err != nil || lock.Foreign(uid)) {
 		return nil
 	}
 	text, err := io.ReadAll(io.LimitReader(f, 16<<20))
