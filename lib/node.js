@@ -91,7 +91,7 @@ export function heldProcess(file) {
  * @property {number} restarts As its keeper counts them.
  * @property {boolean} ours
  * @property {Identity} verdict
- * @property {string[] | null} running What the pid runs, whoever it is.
+ * @property {string | null} running What the pid runs, whoever it is: the program without its arguments.
  */
 
 /**
@@ -275,7 +275,7 @@ export function currentReaper(state, pidDir, defaultName) {
 	if (held?.verdict === 'unknown') return state;
 	const lock = join(pidDir, `${name}.pid`);
 	let why = `there is no lock for ${name} in ${pidDir}`;
-	if (held?.running) why = `${lock} names pid ${held.pid}, which is running \`${held.running.join(' ')}\``;
+	if (held?.running) why = `${lock} names pid ${held.pid}, which is running \`${held.running}\``;
 	else if (held) why = `${lock} names pid ${held.pid}, and nothing holds it`;
 	return {
 		...state,

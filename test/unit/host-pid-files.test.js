@@ -88,12 +88,12 @@ test(
 		assert.deepEqual(readdirSync(box.file('pids')), []);
 		assert.equal(lines.length, 6);
 		for (const [name, what] of Object.entries({
-			stranger: /is running `\/bin\/sh -c read x somebody else`/,
+			stranger: /is running `\/bin\/sh`; the host/,
 			zombie: /has exited and was never reaped/,
 			thread: /is a thread of another process/,
-			other: /is running `.*keeper keep --lock .*\/proc\.pid --token/,
-			longer: /is running `.*longer\.pid\.pid/,
-			host: /is running `.*node/,
+			other: /is running `\S*keeper`/,
+			longer: /is running `/,
+			host: /is running `[^ ]*node`/,
 		})) {
 			const line = lines.find((each) => each.includes(file(name))) ?? '';
 			assert.ok(

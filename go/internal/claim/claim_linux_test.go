@@ -230,7 +230,7 @@ func TestNameInUse(t *testing.T) {
 	rec := p.write(named(t, k))
 	start := time.Now()
 	res, err := p.run(p.want(other))
-	p.refused(res, err, WhyNameInUse, "name agent", p.Path(), fmt.Sprintf("pid %d of the same version runs `cat`", k.PID()), "not signalled", "stopOrphans")
+	p.refused(res, err, WhyNameInUse, "name agent", p.Path(), fmt.Sprintf("pid %d of the same version runs \"cat\"", k.PID()), "not signalled", "stopOrphans")
 	if time.Since(start) > 5*time.Second {
 		t.Error("it waited")
 	}
@@ -242,7 +242,7 @@ func TestNameInUse(t *testing.T) {
 	if w := p.won(res, err); w.Orphan == nil || w.Orphan.PID != k.PID() {
 		t.Errorf("%+v", w.Orphan)
 	}
-	noted(t, res, fmt.Sprintf(`pid %d is an orphan of an earlier configuration (started as ["cat"]). It was sent SIGTERM`, k.PID()))
+	noted(t, res, fmt.Sprintf(`pid %d is an orphan of an earlier configuration (started as "cat"`, k.PID()))
 	if how := ended(t, k); how != "signal: terminated" {
 		t.Error(how)
 	}

@@ -3,7 +3,6 @@ package claim
 import (
 	"context"
 	"fmt"
-	"strings"
 	"syscall"
 	"time"
 
@@ -151,7 +150,7 @@ func (c *claimer) noteTaking(s *scene, d Decision) {
 func (c *claimer) noteOrphan(s *scene, stopped bool) {
 	drift := fmt.Sprintf("version %d, not %d", s.rec.Version, c.q.Version)
 	if s.rec.Version == c.q.Version {
-		drift = fmt.Sprintf("started as %q", s.rec.Argv)
+		drift = "started as " + otherwise(s.rec.Argv, c.q.Argv)
 	}
 	if stopped && c.q.GraceMs > 0 {
 		then := "starts beside it then"
@@ -166,6 +165,19 @@ func (c *claimer) noteOrphan(s *scene, stopped bool) {
 		return
 	}
 	c.notes.add("pid %d is an orphan of an earlier configuration (%s). It was left running, and nothing supervises it under this lock", s.rec.PID, drift)
+}
+
+// otherwise says how a command line differs from ours and quotes no argument:
+// those may be secrets, and what is said here ends up in logs.
+func otherwise(is, ours []string) string {
+	n := 0
+	for n < len(is) && n < len(ours) && is[n] == ours[n] {
+		n++
+	}
+	if n == 0 {
+		return fmt.Sprintf("%q, not %q", is[0], ours[0])
+	}
+	return fmt.Sprintf("%q with other arguments, from number %d on", is[0], n)
 }
 
 func state(h *proc.Handle) string {
@@ -202,7 +214,7 @@ func (c *claimer) refusal(d Decision, s *scene) error {
 	case WhyStarting:
 		text = fmt.Sprintf("pid %d in %s is being started by keeper pid %d%s and has not confirmed it inside the claim budget of %d ms; not started: let the keeper go on (kill -CONT %d) or end it", s.rec.PID, path, s.rec.Keeper, state(s.keeper), c.q.Budget.Milliseconds(), s.rec.Keeper)
 	case WhyNameInUse:
-		text = fmt.Sprintf("the name %s is in use in %s: pid %d of the same version runs `%s` under it; not started and not signalled: give one of the two another name or pidDir, or pass stopOrphans to replace it", c.q.Name, c.q.Dir.Path(), s.rec.PID, strings.Join(s.rec.Argv, " "))
+		text = fmt.Sprintf("the name %s is in use in %s: pid %d of the same version runs %s under it; not started and not signalled: give one of the two another name or pidDir, or pass stopOrphans to replace it", c.q.Name, c.q.Dir.Path(), s.rec.PID, otherwise(s.rec.Argv, c.q.Argv))
 	case WhyTurns:
 		text = fmt.Sprintf("our claim on %s was taken, and pid %d of another configuration (version %d, not %d) runs under it now; not started, so that two configurations do not take turns", path, s.rec.PID, s.rec.Version, c.q.Version)
 	default:

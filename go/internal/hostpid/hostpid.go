@@ -116,6 +116,9 @@ func slashes(s string) string { return strings.ReplaceAll(s, `\`, "/") }
 func Clear(root string, targets []Target) []Answer {
 	var out []Answer
 	for _, t := range targets {
+		if filepath.Base(t.Name) != t.Name {
+			continue // a name of the host's, never the way to another file
+		}
 		path := filepath.Join(root, "pids", t.Name+".pid")
 		pid, text := readPID(path)
 		if pid <= 0 {
@@ -212,11 +215,9 @@ func describe(f Facts) string {
 	case Thread:
 		return "is a thread of another process"
 	case Running:
-		line := strings.Join(f.Argv, " ")
-		if len(line) > 200 {
-			line = line[:200] + "…"
-		}
-		return fmt.Sprintf("is running `%s`", line)
+		// Its arguments may be secrets, and lines of a log if it wants.
+		program := proc.Printable(f.Argv[0])
+		return fmt.Sprintf("is running `%s`", program)
 	}
 	return "cannot be told"
 }

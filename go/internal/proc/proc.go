@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"unicode"
 )
 
 // ErrGone means that no process has this pid: there is none, or the number is
@@ -308,4 +309,19 @@ func CompareArgv(actual, expected []string) Verdict {
 		}
 	}
 	return Match
+}
+
+// Printable is a foreign process's word as a log may show it: in one line, not
+// too long, and without what a terminal obeys.
+func Printable(word string) string {
+	word = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, word)
+	if len(word) > 200 {
+		word = word[:200] + "…"
+	}
+	return word
 }
