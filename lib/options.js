@@ -235,6 +235,10 @@ function readName(option, value, platform) {
 	if (platform === 'win32' && /[<>:"|?*]/.test(value)) {
 		throw wrong(option, `${must}, and on Windows without < > : " | ? *`, value);
 	}
+	// Those lead to a device there, whatever follows the first dot.
+	if (platform === 'win32' && /^(con|prn|aux|nul|(com|lpt)[0-9¹²³])\s*(\.|$)/i.test(value)) {
+		throw wrong(option, `${must}, and on Windows not the name of a device`, value);
+	}
 	return value;
 }
 
