@@ -430,7 +430,8 @@ class Run {
 				break;
 			case 'report':
 				// The report is about this call's own start; what happens later is in the log.
-				if (!this.#settled) this.report.push(message.line);
+				// What holds for the whole directory is said of each process in it.
+				if (!this.#settled && !this.report.includes(message.line)) this.report.push(message.line);
 				break;
 		}
 	}

@@ -298,6 +298,7 @@ func (s *session) run(ctx context.Context) {
 	if err := hub.Degraded(); err != nil {
 		s.note("%s is watched by a timer, because the kernel refused a watch: %v", dir.Path(), err)
 	}
+	s.noteExposure()
 	for ctx.Err() == nil {
 		f := s.attempt(ctx)
 		s.settle()
@@ -310,6 +311,23 @@ func (s *session) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// exposures holds what this host was told of: each of its threads guards
+// several processes in one directory, and once is enough for a log.
+var exposures sync.Map
+
+func (s *session) noteExposure() {
+	who := s.dir.Exposed(s.a.PidDir)
+	if who == "" {
+		return
+	}
+	line := fmt.Sprintf("pidDir %s is not ours alone: %s, and whoever can remove files there undoes the locks: give it to this user and take the right to write from others (chown, chmod go-w), or choose another pidDir", s.dir.Path(), who)
+	if _, told := exposures.LoadOrStore(line, true); told {
+		s.report(line)
+		return
+	}
+	s.note("%s", line)
 }
 
 // remedy is what an operator can do about an error of the file system.
