@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/lock"
 )
 
@@ -33,7 +34,10 @@ const (
 // removed.
 func watchGone(dir *lock.Dir, life *os.File, name string, gone func()) {
 	w := &dirWatch{dir: dir, life: life, name: name, fd: -1}
-	if fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err == nil {
+	fd, err := fault.Get("inotify_init", "inotify", func() (int, error) {
+		return unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	})
+	if err == nil {
 		w.fd = fd
 	}
 	if w.fd < 0 || !w.add(fmt.Sprintf("/proc/self/fd/%d", dir.FD()), moved) && !w.add(dir.Path(), moved) {
@@ -53,7 +57,7 @@ func watchGone(dir *lock.Dir, life *os.File, name string, gone func()) {
 }
 
 func (w *dirWatch) add(path string, mask uint32) bool {
-	_, err := unix.InotifyAddWatch(w.fd, path, mask)
+	_, err := fault.Get("inotify_add", "inotify", func() (int, error) { return unix.InotifyAddWatch(w.fd, path, mask) })
 	return err == nil
 }
 
@@ -72,7 +76,7 @@ func (w *dirWatch) follow(f *os.File, gone func()) {
 			w.add(fmt.Sprintf("/proc/self/fd/%d", w.dir.FD()), moved|unix.IN_DELETE|unix.IN_MOVED_FROM)
 			continue
 		}
-		if _, err := f.Read(buf); err != nil {
+		if _, err := fault.Get("read", "inotify", func() (int, error) { return f.Read(buf) }); err != nil {
 			return
 		}
 	}
@@ -88,7 +92,8 @@ func (w *dirWatch) gone() bool {
 
 func (w *dirWatch) lifeUnlinked() bool {
 	var st unix.Stat_t
-	return unix.Fstat(int(w.life.Fd()), &st) == nil && st.Nlink == 0
+	err := fault.Do("fstat", w.life.Name(), func() error { return unix.Fstat(int(w.life.Fd()), &st) })
+	return err == nil && st.Nlink == 0
 }
 
 func (w *dirWatch) blind(every time.Duration, gone func()) {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/spec"
 )
 
@@ -51,7 +52,7 @@ func hold() int {
 func readGo(sock int) bool {
 	var b [1]byte
 	for {
-		n, err := unix.Read(sock, b[:])
+		n, err := fault.Get("read", "socket", func() (int, error) { return unix.Read(sock, b[:]) })
 		if err == unix.EINTR {
 			continue
 		}
@@ -63,7 +64,7 @@ func readGo(sock int) bool {
 // the host's user, the executable is looked up with those of the process's.
 func become(s *spec.Spec, sock int, env []string) (stage, error) {
 	if s.Cwd != "" {
-		if err := unix.Chdir(s.Cwd); err != nil {
+		if err := fault.Do("chdir", "cwd", func() error { return unix.Chdir(s.Cwd) }); err != nil {
 			return stageChdir, err
 		}
 	}
@@ -84,8 +85,8 @@ func become(s *spec.Spec, sock int, env []string) (stage, error) {
 	}
 	faultPoint("hold-exec")
 	defaultSignals()
-	_, _ = unix.Write(sock, []byte{sayReady})
-	err := syscall.Exec(s.File, s.Argv, env)
+	_, _ = fault.Get("write", "socket", func() (int, error) { return unix.Write(sock, []byte{sayReady}) })
+	err := fault.Do("exec", "process", func() error { return syscall.Exec(s.File, s.Argv, env) })
 	if err == syscall.ENOEXEC {
 		// A script without a #! line: execvp hands it to the shell, and so
 		// does a Node host.
@@ -132,7 +133,7 @@ func report(sock int, st stage, err error) {
 	}
 	msg := [reportSz]byte{byte(st)}
 	binary.LittleEndian.PutUint32(msg[1:], uint32(errno))
-	_, _ = unix.Write(sock, msg[:])
+	_, _ = fault.Get("write", "socket", func() (int, error) { return unix.Write(sock, msg[:]) })
 }
 
 // readReport takes apart what a held child said until it closed the socket.

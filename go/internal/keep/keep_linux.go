@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/lock"
 	"processguard/go/internal/proc"
 	"processguard/go/internal/spec"
@@ -46,10 +47,13 @@ func (k *keeper) open() error {
 	}
 	k.life = os.NewFile(uintptr(fd), lock.LifeName(k.spec.Name, k.spec.Token))
 	var ours, named unix.Stat_t
-	if err := unix.Fstat(fd, &ours); err != nil {
+	if err := fault.Do("fstat", k.life.Name(), func() error { return unix.Fstat(fd, &ours) }); err != nil {
 		return fmt.Errorf("inherited life file: %w", err)
 	}
-	if err := unix.Fstatat(k.dir.FD(), k.life.Name(), &named, unix.AT_SYMLINK_NOFOLLOW); err != nil || named.Ino != ours.Ino || named.Dev != ours.Dev {
+	err = fault.Do("stat", k.life.Name(), func() error {
+		return unix.Fstatat(k.dir.FD(), k.life.Name(), &named, unix.AT_SYMLINK_NOFOLLOW)
+	})
+	if err != nil || named.Ino != ours.Ino || named.Dev != ours.Dev {
 		return fmt.Errorf("descriptor %d is not %s", fd, k.dir.Join(k.life.Name()))
 	}
 	k.entry.Keeper, k.entry.KeeperArgv = os.Getpid(), k.argv
@@ -58,7 +62,9 @@ func (k *keeper) open() error {
 }
 
 func (k *keeper) hold() (*child, error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	pair, err := fault.Get("socketpair", "socket", func() ([2]int, error) {
+		return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("socket to the held child: %w", err)
 	}
@@ -83,7 +89,9 @@ func (k *keeper) hold() (*child, error) {
 		Setsid:  k.spec.Detached,
 		Setpgid: !k.spec.Detached,
 	}}
-	pid, err := syscall.ForkExec(selfPath(k.exe), []string{k.exe, "hold"}, attr)
+	pid, err := fault.Get("fork", "held", func() (int, error) {
+		return syscall.ForkExec(selfPath(k.exe), []string{k.exe, "hold"}, attr)
+	})
 	if err != nil {
 		sock.Close()
 		return nil, err
@@ -140,7 +148,7 @@ func flushStops() {
 func (k *keeper) follow(c *child) {
 	said := make([]byte, 0, 8)
 	for len(said) < cap(said) {
-		n, err := c.sock.Read(said[len(said):cap(said)])
+		n, err := fault.Get("read", "socket", func() (int, error) { return c.sock.Read(said[len(said):cap(said)]) })
 		said = said[:len(said)+n]
 		if err != nil {
 			break
@@ -184,7 +192,9 @@ type held struct{ sock *os.File }
 
 // letGo lets the child exec. One that died meanwhile has closed its end; the
 // wait tells of it.
-func (c *child) letGo() { _, _ = c.sock.Write([]byte{sayGo}) }
+func (c *child) letGo() {
+	_, _ = fault.Get("write", "socket", func() (int, error) { return c.sock.Write([]byte{sayGo}) })
+}
 
 // tell passes a stop on.
 func (c *child) tell(sig syscall.Signal) { _ = c.handle.Signal(sig) }

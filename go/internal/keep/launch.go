@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/lock"
 	"processguard/go/internal/proc"
 	"processguard/go/internal/record"
@@ -124,7 +125,7 @@ func executable(argv []string) (string, error) {
 	if filepath.IsAbs(argv[0]) {
 		return argv[0], nil
 	}
-	exe, err := os.Executable()
+	exe, err := fault.Get("readlink", "exe", os.Executable)
 	if err != nil {
 		return "", fmt.Errorf("path of the keeper: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/spec"
 )
 
@@ -31,7 +32,7 @@ func startKeeper(exe string, argv []string, s *spec.Spec, declared []bool, life 
 	if s.Cwd != "" {
 		attr.Dir = "/" // no mount is kept busy by a keeper
 	}
-	pid, err = syscall.ForkExec(exe, argv, attr)
+	pid, err = fault.Get("fork", "keeper", func() (int, error) { return syscall.ForkExec(exe, argv, attr) })
 	if err != nil {
 		return 0, nil, fmt.Errorf("start %s: %w", exe, err)
 	}
@@ -55,7 +56,7 @@ func ownStdio(s *spec.Spec) []bool {
 func inherited(n int) []bool {
 	open := make([]bool, n)
 	for fd := range open {
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		flags, err := fault.Get("getfd", "slot", func() (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0) })
 		open[fd] = err == nil && flags&unix.FD_CLOEXEC == 0
 	}
 	return open

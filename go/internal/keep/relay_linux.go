@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/spec"
 )
 
@@ -30,7 +31,7 @@ func newRelays(s *spec.Spec) (*relays, error) {
 			continue // a file or a terminal needs nobody in between
 		}
 		var p [2]int
-		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		if err := fault.Do("pipe", "relay", func() error { return unix.Pipe2(p[:], unix.O_CLOEXEC) }); err != nil {
 			return nil, fmt.Errorf("pipe for slot %d: %w", slot, err)
 		}
 		if slot == 0 {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"processguard/go/internal/fault"
 )
 
 // Dir is one open directory. Everything in it is opened, renamed and removed
@@ -48,13 +50,15 @@ func OpenExisting(path string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Open(real, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	fd, err := get("open", "dir", func() (int, error) {
+		return unix.Open(real, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("pidDir %s: %w", real, err)
 	}
 	f := os.NewFile(uintptr(fd), real)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	st, err := fstat("dir", fd)
+	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("pidDir %s: %w", real, err)
 	}
@@ -83,7 +87,7 @@ func (d *Dir) Close() error { return d.f.Close() }
 // Moved says whether the path no longer leads to this directory.
 func (d *Dir) Moved() bool {
 	var st unix.Stat_t
-	err := unix.Lstat(d.path, &st)
+	err := do("lstat", "dir", func() error { return unix.Lstat(d.path, &st) })
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return true
 	}
@@ -96,7 +100,9 @@ func (d *Dir) Join(name string) string { return filepath.Join(d.path, name) }
 // Open opens a regular file of this directory. Links are not followed, and a
 // FIFO or a device under one of our names neither blocks nor is read.
 func (d *Dir) Open(name string, flag int, perm os.FileMode) (*os.File, error) {
-	fd, err := unix.Openat(d.FD(), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, uint32(perm.Perm()))
+	fd, err := get("open", name, func() (int, error) {
+		return unix.Openat(d.FD(), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, uint32(perm.Perm()))
+	})
 	switch {
 	case errors.Is(err, unix.ELOOP):
 		return nil, fmt.Errorf("open %s: a symbolic link is not followed; remove it: %w", d.Join(name), err)
@@ -108,8 +114,8 @@ func (d *Dir) Open(name string, flag int, perm os.FileMode) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("open %s: %w", d.Join(name), err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	st, err := fstat(name, fd)
+	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("stat %s: %w", d.Join(name), err)
 	}
@@ -122,8 +128,8 @@ func (d *Dir) Open(name string, flag int, perm os.FileMode) (*os.File, error) {
 
 // Owner is the uid that owns f.
 func Owner(f *os.File) (int, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	st, err := fstat(f.Name(), int(f.Fd()))
+	if err != nil {
 		return -1, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
 	return int(st.Uid), nil
@@ -131,8 +137,8 @@ func Owner(f *os.File) (int, error) {
 
 // Stat says who owns an entry that could not be opened, and whether it is a file.
 func (d *Dir) Stat(name string) (uid int, regular bool, err error) {
-	var st unix.Stat_t
-	if err := unix.Fstatat(d.FD(), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	st, err := d.lstat(name)
+	if err != nil {
 		return -1, false, fmt.Errorf("stat %s: %w", d.Join(name), err)
 	}
 	return int(st.Uid), st.Mode&unix.S_IFMT == unix.S_IFREG, nil
@@ -140,14 +146,15 @@ func (d *Dir) Stat(name string) (uid int, regular bool, err error) {
 
 // Leads says whether name still leads to the open file f.
 func (d *Dir) Leads(name string, f *os.File) (bool, error) {
-	var named, open unix.Stat_t
-	if err := unix.Fstatat(d.FD(), name, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	named, err := d.lstat(name)
+	if err != nil {
 		if errors.Is(err, unix.ENOENT) {
 			return false, nil
 		}
 		return false, fmt.Errorf("stat %s: %w", d.Join(name), err)
 	}
-	if err := unix.Fstat(int(f.Fd()), &open); err != nil {
+	open, err := fstat(f.Name(), int(f.Fd()))
+	if err != nil {
 		return false, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
 	return named.Dev == open.Dev && named.Ino == open.Ino, nil
@@ -155,7 +162,7 @@ func (d *Dir) Leads(name string, f *os.File) (bool, error) {
 
 // Rename replaces one name of the directory by another, atomically.
 func (d *Dir) Rename(from, to string) error {
-	if err := unix.Renameat(d.FD(), from, d.FD(), to); err != nil {
+	if err := do("rename", to, func() error { return unix.Renameat(d.FD(), from, d.FD(), to) }); err != nil {
 		return fmt.Errorf("rename %s to %s: %w", d.Join(from), to, err)
 	}
 	return nil
@@ -163,7 +170,8 @@ func (d *Dir) Rename(from, to string) error {
 
 // Remove unlinks a file; one that is not there is no error.
 func (d *Dir) Remove(name string) error {
-	if err := unix.Unlinkat(d.FD(), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	err := do("unlink", name, func() error { return unix.Unlinkat(d.FD(), name, 0) })
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove %s: %w", d.Join(name), err)
 	}
 	return nil
@@ -171,20 +179,53 @@ func (d *Dir) Remove(name string) error {
 
 // Exists says whether the directory has an entry of that name, of any kind.
 func (d *Dir) Exists(name string) bool {
-	var st unix.Stat_t
-	return unix.Fstatat(d.FD(), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	_, err := d.lstat(name)
+	return err == nil
+}
+
+// lstat is the entry itself, where it is a link too.
+func (d *Dir) lstat(name string) (st unix.Stat_t, err error) {
+	err = do("stat", name, func() error { return unix.Fstatat(d.FD(), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	return st, err
+}
+
+func fstat(name string, fd int) (st unix.Stat_t, err error) {
+	err = do("fstat", name, func() error { return unix.Fstat(fd, &st) })
+	return st, err
+}
+
+// do makes one system call, anew for as long as a signal interrupts it. Go asks for
+// calls to go on by themselves, but a host's other handlers may not, and some
+// file systems let themselves be interrupted all the same.
+func do(op, file string, call func() error) error {
+	for {
+		if err := fault.Do(op, file, call); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// get is do for a call that returns something.
+func get[T any](op, file string, call func() (T, error)) (T, error) {
+	for {
+		if v, err := fault.Get(op, file, call); err != unix.EINTR {
+			return v, err
+		}
+	}
 }
 
 // Names lists the entries that begin with prefix, sorted.
 func (d *Dir) Names(prefix string) ([]string, error) {
 	// A handle of its own: the position in a directory belongs to the open file.
-	fd, err := unix.Openat(d.FD(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := get("open", "list", func() (int, error) {
+		return unix.Openat(d.FD(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", d.path, err)
 	}
 	f := os.NewFile(uintptr(fd), d.path)
 	defer f.Close()
-	all, err := f.Readdirnames(-1)
+	all, err := get("read", "list", func() ([]string, error) { return f.Readdirnames(-1) })
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", d.path, err)
 	}

@@ -17,6 +17,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"processguard/go/internal/fault"
 )
 
 // Names of the files beside a record.
@@ -125,7 +127,7 @@ func realPath(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("pidDir %s: %w", path, err)
 	}
-	real, err := filepath.EvalSymlinks(abs)
+	real, err := fault.Get("realpath", "dir", func() (string, error) { return filepath.EvalSymlinks(abs) })
 	if err != nil {
 		return "", fmt.Errorf("pidDir %s: %w", abs, err)
 	}
@@ -136,7 +138,7 @@ func realPath(path string) (string, error) {
 // later call works relative to the handle, so a directory that is swapped for
 // another one is noticed instead of followed.
 func OpenDir(path string) (*Dir, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := fault.Do("mkdir", "dir", func() error { return os.MkdirAll(path, 0o700) }); err != nil {
 		return nil, fmt.Errorf("pidDir %s could not be made: %w", path, err)
 	}
 	return OpenExisting(path)

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/proc"
 )
 
@@ -167,7 +168,7 @@ func (g *Gate) Unlock() {
 		return
 	}
 	if !g.mute {
-		_ = g.f.Truncate(0)
+		_ = fault.Do("truncate", g.f.Name(), func() error { return g.f.Truncate(0) })
 	}
 	unlock(g.f)
 	g.f = nil
@@ -178,7 +179,7 @@ type mark struct{ pid int }
 
 func gateText(f *os.File) mark {
 	var buf [64]byte
-	n, _ := f.ReadAt(buf[:], 0)
+	n, _ := fault.Get("read", f.Name(), func() (int, error) { return f.ReadAt(buf[:], 0) })
 	word, _, _ := strings.Cut(string(buf[:n]), " ")
 	pid, err := strconv.Atoi(word)
 	if err != nil || pid <= 0 {

@@ -37,8 +37,8 @@ func (g *Gate) try() (bool, error) {
 		}
 		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	st, err := fstat(f.Name(), int(f.Fd()))
+	if err != nil {
 		unlock(f)
 		return false, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
@@ -68,7 +68,7 @@ func (g *Gate) try() (bool, error) {
 	if g.mute {
 		return true, nil
 	}
-	if n, err := f.WriteAt([]byte(mark), 0); err == nil {
+	if n, err := fault.Get("write", f.Name(), func() (int, error) { return f.WriteAt([]byte(mark), 0) }); err == nil {
 		_ = f.Truncate(int64(n))
 	}
 	return true, nil
@@ -114,8 +114,7 @@ func lockedBy(f *os.File) int {
 // can write to the directory can unlink it, and a second holder would follow;
 // record writers ask right before every rename.
 func (g *Gate) Intact() bool {
-	var st unix.Stat_t
-	err := unix.Fstatat(g.dir.FD(), g.name+GateSuffix, &st, unix.AT_SYMLINK_NOFOLLOW)
+	st, err := g.dir.lstat(g.name + GateSuffix)
 	return err == nil && st.Ino == g.ino && !g.dir.Moved()
 }
 
@@ -128,12 +127,11 @@ func flock(f *os.File, how int) error {
 	if fault.Planted("no-gate") {
 		return nil
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), how)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
+	op := "flock"
+	if how == unix.LOCK_UN {
+		op = "unlock"
 	}
+	return do(op, f.Name(), func() error { return unix.Flock(int(f.Fd()), how) })
 }
 
 // folded is how the file system tells names apart.

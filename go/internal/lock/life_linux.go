@@ -33,7 +33,7 @@ func (d *Dir) CreateLife(name, token string) (*os.File, error) {
 }
 
 func (d *Dir) allocate(f *os.File) error {
-	err := unix.Fallocate(int(f.Fd()), 0, 0, LifeSize)
+	err := do("fallocate", f.Name(), func() error { return unix.Fallocate(int(f.Fd()), 0, 0, LifeSize) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		_, err = f.WriteAt(make([]byte, LifeSize), 0)
 	}
@@ -47,7 +47,7 @@ func (d *Dir) allocate(f *os.File) error {
 // waiting. An error that is ErrBusy says that another open file has it.
 func LockFile(f *os.File) error {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
-	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l)
+	err := do("setlk", f.Name(), func() error { return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return fmt.Errorf("lock %s: %w", f.Name(), ErrBusy)
 	}
@@ -64,7 +64,7 @@ var ErrBusy = errors.New("held by another process")
 // file. It asks and never tries, so it cannot make an owner fail.
 func LockHeld(f *os.File) proc.Answer {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l); err != nil {
+	if err := do("getlk", f.Name(), func() error { return unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l) }); err != nil {
 		return proc.Unknown
 	}
 	if l.Type == unix.F_UNLCK {

@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"processguard/go/internal/fault"
 )
 
 // Exit is how the process ended, where that is proven; false means not
@@ -85,7 +87,9 @@ func (h *Handle) Reap() (Exit, bool) {
 	var info unix.Siginfo
 	err := h.with(func(fd int) error {
 		for {
-			err := unix.Waitid(unix.P_PIDFD, fd, &info, unix.WEXITED|unix.WNOHANG, nil)
+			err := fault.Do("waitid", "pidfd", func() error {
+				return unix.Waitid(unix.P_PIDFD, fd, &info, unix.WEXITED|unix.WNOHANG, nil)
+			})
 			if err != unix.EINTR {
 				return err
 			}

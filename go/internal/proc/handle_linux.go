@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"processguard/go/internal/fault"
 )
 
 // Handle is a pidfd: it keeps naming the same process after the kernel gave
@@ -90,7 +92,7 @@ func FromFile(f *os.File, pid int) (*Handle, error) {
 	// never enters Go's poller again.
 	fd := -1
 	cerr := conn.Control(func(raw uintptr) {
-		fd, err = unix.FcntlInt(raw, unix.F_DUPFD_CLOEXEC, 0)
+		fd, err = fault.Get("dup", "pidfd", func() (int, error) { return unix.FcntlInt(raw, unix.F_DUPFD_CLOEXEC, 0) })
 	})
 	if err = errors.Join(cerr, err); err != nil {
 		return nil, fmt.Errorf("take over the handle of process %d: %w", pid, err)
@@ -113,7 +115,7 @@ func newHandle(fd, pid int) *Handle {
 }
 
 func pidfdOpen(pid int) (int, error) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	fd, err := fault.Get("pidfd_open", "pidfd", func() (int, error) { return unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK) })
 	if err != unix.EINVAL {
 		return fd, err
 	}
@@ -134,7 +136,7 @@ func pidfdOpen(pid int) (int, error) {
 func checkPidfd(fd, pid int) error {
 	// The kernel's own word that it is a pidfd at all: nothing else takes a
 	// signal. ESRCH is a reaped process, EPERM one of another user.
-	if err := unix.PidfdSendSignal(fd, 0, nil, 0); err == unix.EBADF || err == unix.EINVAL {
+	if err := fault.Do("probe", "pidfd", func() error { return unix.PidfdSendSignal(fd, 0, nil, 0) }); err == unix.EBADF || err == unix.EINVAL {
 		return fmt.Errorf("not a process handle: %w", err)
 	}
 	if !procIsOurs() {
@@ -196,7 +198,7 @@ func (h *Handle) poll() (int16, error) {
 func pollNow(fd int) (int16, error) {
 	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
-		_, err := unix.Poll(fds[:], 0)
+		_, err := fault.Get("poll", "pidfd", func() (int, error) { return unix.Poll(fds[:], 0) })
 		if err == nil {
 			if fds[0].Revents&unix.POLLNVAL != 0 {
 				return 0, os.ErrClosed
@@ -338,7 +340,7 @@ func (h *Handle) watch(e *event, wanted int16) {
 // error, as with kill.
 func (h *Handle) Signal(sig syscall.Signal) error {
 	err := h.with(func(fd int) error {
-		return unix.PidfdSendSignal(fd, sig, nil, 0)
+		return fault.Do("signal", "pidfd", func() error { return unix.PidfdSendSignal(fd, sig, nil, 0) })
 	})
 	switch err {
 	case nil:
@@ -471,6 +473,8 @@ func (h *Handle) State() (State, error) {
 // hidepid too.
 func (h *Handle) info(mask uint64) (unix.PidfdInfo, error) {
 	info := unix.PidfdInfo{Mask: mask}
-	err := h.with(func(fd int) error { return unix.IoctlPidfdInfo(fd, &info) })
+	err := h.with(func(fd int) error {
+		return fault.Do("info", "pidfd", func() error { return unix.IoctlPidfdInfo(fd, &info) })
+	})
 	return info, err
 }

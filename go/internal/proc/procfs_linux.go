@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"processguard/go/internal/fault"
 )
 
 // Nobody's command line is longer: the kernel stops at a quarter of the
@@ -24,7 +26,7 @@ var errForeignProc = errors.New("/proc belongs to another pid namespace")
 // readFile does without *os.File, whose registration with the poller fails
 // for every file in /proc and costs a system call each time.
 func readFile(path string) ([]byte, error) {
-	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := retry("open", path, func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +41,7 @@ func readFile(path string) ([]byte, error) {
 			}
 			text = slices.Grow(text, cap(text))
 		}
-		n, err := retry(func() (int, error) { return unix.Read(fd, text[len(text):cap(text)]) })
+		n, err := retry("read", path, func() (int, error) { return unix.Read(fd, text[len(text):cap(text)]) })
 		if err != nil {
 			return nil, err
 		}
@@ -50,9 +52,9 @@ func readFile(path string) ([]byte, error) {
 	}
 }
 
-func retry(call func() (int, error)) (int, error) {
+func retry(op, file string, call func() (int, error)) (int, error) {
 	for {
-		n, err := call()
+		n, err := fault.Get(op, file, call)
 		if err != unix.EINTR {
 			return n, err
 		}
@@ -92,7 +94,7 @@ func tgidOf(pid int) (int, error) {
 // `unshare --pid` it still is the outer namespace's, and /proc/<pid> another
 // process than our pid.
 var procIsOurs = sync.OnceValue(func() bool {
-	target, err := os.Readlink("/proc/self")
+	target, err := fault.Get("readlink", "/proc/self", func() (string, error) { return os.Readlink("/proc/self") })
 	return err == nil && target == strconv.Itoa(os.Getpid())
 })
 
@@ -118,7 +120,7 @@ func NS() uint64 { return pidNS() }
 
 var pidNS = sync.OnceValue(func() uint64 {
 	var st unix.Stat_t
-	if unix.Stat("/proc/self/ns/pid", &st) != nil {
+	if fault.Do("stat", "/proc/self/ns/pid", func() error { return unix.Stat("/proc/self/ns/pid", &st) }) != nil {
 		return 0
 	}
 	return st.Ino
@@ -224,7 +226,7 @@ func onPidfs(fd int) bool {
 		return known == 1
 	}
 	var st unix.Statfs_t
-	if unix.Fstatfs(fd, &st) != nil {
+	if fault.Do("fstatfs", "pidfd", func() error { return unix.Fstatfs(fd, &st) }) != nil {
 		return false
 	}
 	if int64(st.Type) != unix.PID_FS_MAGIC {
@@ -242,7 +244,7 @@ func inodeOf(fd int) uint64 {
 		return 0
 	}
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil {
+	if fault.Do("fstat", "pidfd", func() error { return unix.Fstat(fd, &st) }) != nil {
 		return 0
 	}
 	return st.Ino
@@ -262,7 +264,7 @@ func reapedNow(fd int) (bool, error) {
 // before and after the reaping: a signal reaches a zombie, and finds nobody
 // once it was reaped. EPERM means that somebody is there.
 func reapedBySignal(fd int) (bool, error) {
-	switch err := unix.PidfdSendSignal(fd, 0, nil, 0); err {
+	switch err := fault.Do("probe", "pidfd", func() error { return unix.PidfdSendSignal(fd, 0, nil, 0) }); err {
 	case nil, unix.EPERM:
 		return false, nil
 	case unix.ESRCH:
@@ -277,7 +279,8 @@ func reapedBySignal(fd int) (bool, error) {
 // process: same user, or CAP_SYS_PTRACE, and what a security module adds),
 // through a link of the same process that answers with EACCES.
 func (h *Handle) mayReadExit() bool {
-	_, err := os.Readlink("/proc/" + strconv.Itoa(h.pid) + "/ns/pid")
+	link := "/proc/" + strconv.Itoa(h.pid) + "/ns/pid"
+	_, err := fault.Get("readlink", link, func() (string, error) { return os.Readlink(link) })
 	// A zombie has no namespaces any more, so being allowed reads ENOENT.
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return false

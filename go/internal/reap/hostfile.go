@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/proc"
 )
 
@@ -112,12 +113,12 @@ func (f hostFile) replacement() (int, proc.Answer) {
 // when it was last written. The time is read first: a write in between makes an
 // old pid no newer, and sends an event of its own.
 func readPid(path string) (int, time.Time, error) {
-	f, err := openHostFile(path)
+	f, err := fault.Get("open", "hostfile", func() (*os.File, error) { return openHostFile(path) })
 	if err != nil {
 		return 0, time.Time{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	info, err := fault.Get("fstat", "hostfile", f.Stat)
 	if err != nil {
 		return 0, time.Time{}, err
 	}
@@ -125,7 +126,7 @@ func readPid(path string) (int, time.Time, error) {
 		return 0, time.Time{}, nil
 	}
 	var text [64]byte
-	n, err := io.ReadFull(f, text[:])
+	n, err := fault.Get("read", "hostfile", func() (int, error) { return io.ReadFull(f, text[:]) })
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return 0, time.Time{}, err
 	}

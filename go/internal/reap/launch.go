@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/lock"
 	"processguard/go/internal/proc"
 	"processguard/go/internal/record"
@@ -67,12 +68,12 @@ func startReaper(l Launch) (*proc.Handle, []string, error) {
 
 // executable is the real path that the reaper is identified by.
 func executable() (string, error) {
-	exe, err := os.Executable()
+	exe, err := fault.Get("readlink", "exe", os.Executable)
 	if err != nil {
 		return "", err
 	}
 	// The kernel's link is real already, unless the file was replaced since.
-	return filepath.EvalSymlinks(exe)
+	return fault.Get("realpath", "exe", func() (string, error) { return filepath.EvalSymlinks(exe) })
 }
 
 // provenHost is a handle of the host that was open while the host was proven:

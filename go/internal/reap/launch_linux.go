@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/proc"
 	"processguard/go/internal/spec"
 )
@@ -21,11 +22,8 @@ func startDetached(exe string, argv, env []string, host *proc.Handle) (*proc.Han
 		files = append(files, host.File().Fd())
 	}
 	pidfd := -1
-	pid, err := syscall.ForkExec(exe, argv, &syscall.ProcAttr{
-		Env:   env,
-		Files: files,
-		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
-	})
+	attr := &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
+	pid, err := fault.Get("fork", "reaper", func() (int, error) { return syscall.ForkExec(exe, argv, attr) })
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", exe, err)
 	}

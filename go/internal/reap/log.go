@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/logfile"
 )
 
@@ -21,7 +22,7 @@ func (l Log) say(format string, args ...any) {
 	if l.path == "" {
 		return
 	}
-	f, err := logfile.Open(l.path)
+	f, err := fault.Get("open", "log", func() (*os.File, error) { return logfile.Open(l.path) })
 	if err != nil {
 		return
 	}
@@ -35,5 +36,6 @@ func (l Log) say(format string, args ...any) {
 	}, fmt.Sprintf(format, args...))
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 	// One write, so that lines of two reapers do not run into each other.
-	_, _ = f.WriteString(fmt.Sprintf("%s [reaper %d] %s\n", now, os.Getpid(), text))
+	line := fmt.Sprintf("%s [reaper %d] %s\n", now, os.Getpid(), text)
+	_, _ = fault.Get("write", "log", func() (int, error) { return f.WriteString(line) })
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"processguard/go/internal/fault"
 )
 
 // Exit codes of the executable.
@@ -44,7 +46,7 @@ func runMain(args []string) int {
 	r := New(o, DefaultLimits)
 	// A working directory of the host's would keep its file system busy. Where
 	// there is no "/" to go to there is nothing to be kept busy either.
-	_ = os.Chdir("/")
+	_ = fault.Do("chdir", "cwd", func() error { return os.Chdir("/") })
 	go func() {
 		name := "SIGTERM"
 		if <-signals == syscall.SIGINT {

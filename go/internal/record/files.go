@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/lock"
 )
 
@@ -85,7 +86,7 @@ func readFile(d *lock.Dir, file string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxRecord))
+	text, err := fault.Get("read", file, func() ([]byte, error) { return io.ReadAll(io.LimitReader(f, maxRecord)) })
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", d.Join(file), err)
 	}
@@ -136,8 +137,8 @@ func prepare(d *lock.Dir, dst, tmp string, text []byte) (*Pending, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.Write(text)
-	if cerr := f.Close(); err == nil {
+	_, err = fault.Get("write", tmp, func() (int, error) { return f.Write(text) })
+	if cerr := fault.Do("close", tmp, f.Close); err == nil {
 		err = cerr
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 
+	"processguard/go/internal/fault"
 	"processguard/go/internal/lock"
 )
 
@@ -117,7 +118,8 @@ func DecodeLife(slot []byte) (Life, error) {
 // WriteLife replaces the slot in one write, so that a reader finds the old
 // entry, the new one, or a wrong checksum.
 func WriteLife(f *os.File, l Life) error {
-	if _, err := f.WriteAt(EncodeLife(l), 0); err != nil {
+	slot := EncodeLife(l)
+	if _, err := fault.Get("write", f.Name(), func() (int, error) { return f.WriteAt(slot, 0) }); err != nil {
 		return fmt.Errorf("write %s: %w", f.Name(), err)
 	}
 	return nil
@@ -126,7 +128,7 @@ func WriteLife(f *os.File, l Life) error {
 // ReadLife reads the slot of an open life file, removed or not.
 func ReadLife(f *os.File) (Life, error) {
 	slot := make([]byte, lock.LifeSize)
-	n, err := f.ReadAt(slot, 0)
+	n, err := fault.Get("read", f.Name(), func() (int, error) { return f.ReadAt(slot, 0) })
 	if err != nil && !errors.Is(err, io.EOF) {
 		return Life{}, fmt.Errorf("read %s: %w", f.Name(), err)
 	}

@@ -14,6 +14,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"processguard/go/internal/fault"
 )
 
 const (
@@ -45,7 +47,9 @@ type kernel struct {
 }
 
 func openKernel(h *Hub) (*kernel, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	fd, err := fault.Get("inotify_init", "inotify", func() (int, error) {
+		return unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	})
 	if err != nil {
 		return nil, refused(h, err)
 	}
@@ -71,7 +75,7 @@ func (k *kernel) add(path string, mask uint32) (int32, error) {
 	if k.fd < 0 {
 		return -1, os.ErrClosed
 	}
-	wd, err := unix.InotifyAddWatch(k.fd, path, mask)
+	wd, err := fault.Get("inotify_add", "inotify", func() (int, error) { return unix.InotifyAddWatch(k.fd, path, mask) })
 	return int32(wd), err
 }
 
@@ -205,7 +209,7 @@ func (k *kernel) follow(h *Hub) error {
 	// Room for the longest name the kernel may send, and some fifty events.
 	buffer := make([]byte, 4096)
 	for !h.over() {
-		n, err := k.file.Read(buffer)
+		n, err := fault.Get("read", "inotify", func() (int, error) { return k.file.Read(buffer) })
 		if err != nil {
 			return refused(h, err)
 		}
