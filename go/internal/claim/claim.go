@@ -550,9 +550,9 @@ func (c *claimer) take(g *lock.Gate, s *scene, d Decision) (*Won, error) {
 // stopOrphan signals the process whose record p is about to replace, unless p
 // cannot be put in its place any more.
 func (c *claimer) stopOrphan(g *lock.Gate, p *record.Pending, s *scene) error {
-	if !g.Intact() {
+	if err := g.Check(); err != nil {
 		p.Abort()
-		return fmt.Errorf("stop pid %d: %w; it was not signalled", s.rec.PID, record.ErrGateLost)
+		return fmt.Errorf("stop pid %d: %w; it was not signalled", s.rec.PID, err)
 	}
 	err := s.process.Signal(syscall.SIGTERM)
 	if err != nil && !errors.Is(err, proc.ErrGone) {

@@ -1190,7 +1190,7 @@ func TestLostGateStopsNobody(t *testing.T) {
 		} else {
 			_, err = c.take(g, s, Decide(s.facts))
 		}
-		if !errors.Is(err, record.ErrGateLost) {
+		if !errors.Is(err, lock.ErrGateLost) {
 			t.Error(err)
 		}
 		g.Unlock()

@@ -71,6 +71,10 @@ var ErrMoved = errors.New("the directory was removed or replaced")
 // nothing, because a planted file must never steer a signal.
 func Foreign(uid int) bool { return uid != 0 && uid != os.Geteuid() }
 
+// ErrGateLost says that somebody unlinked the gate or moved the directory
+// while a decision was taken; nothing was written.
+var ErrGateLost = errors.New("the gate was taken away")
+
 // UnfitError says that a directory lies where kernel locks cannot be trusted.
 type UnfitError struct {
 	Path  string // the directory

@@ -43,14 +43,17 @@ func (g *Gate) try() (bool, error) {
 		return false, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
 	g.f, g.ino = f, st.Ino
-	if !g.Intact() {
-		// Somebody unlinked it between our open and our lock: this lock
-		// excludes nobody, the next one is on the file that is there now.
+	if err := g.Check(); err != nil {
 		unlock(f)
 		if g.dir.Moved() {
 			return false, fmt.Errorf("%s: %w", g.dir.path, ErrMoved)
 		}
-		return false, nil
+		if errors.Is(err, ErrGateLost) {
+			// Somebody unlinked it between our open and our lock: this lock
+			// excludes nobody, the next one is on the file that is there now.
+			return false, nil
+		}
+		return false, err
 	}
 	if text := gateText(f); text.pid > 0 && text.pid != os.Getpid() && !fault.Planted("no-gate") {
 		age := time.Since(time.Unix(st.Mtim.Unix()))
@@ -110,12 +113,17 @@ func lockedBy(f *os.File) int {
 	return 0
 }
 
-// Intact says whether the path still leads to the gate that is locked. Whoever
-// can write to the directory can unlink it, and a second holder would follow;
-// record writers ask right before every rename.
-func (g *Gate) Intact() bool {
+// Check is nil as long as the path leads to the gate that is locked. Whoever can
+// write to the directory can unlink it, and a second holder would follow; record
+// writers ask right before every rename. ErrGateLost is that and nothing else:
+// said of a gate that could not be looked at, it sent people looking for somebody
+// who removes files.
+func (g *Gate) Check() error {
 	st, err := g.dir.lstat(g.name + GateSuffix)
-	return err == nil && st.Ino == g.ino && !g.dir.Moved()
+	if errors.Is(err, unix.ENOENT) || err == nil && st.Ino != g.ino || g.dir.Moved() {
+		return ErrGateLost
+	}
+	return err
 }
 
 func unlock(f *os.File) {

@@ -55,14 +55,17 @@ func (g *Gate) try() (bool, error) {
 		return false, fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
 	g.f, g.ino = f, id.ino
-	if !g.Intact() {
-		// Somebody removed it between our open and our lock: this lock excludes
-		// nobody, the next one is on the file that is there now.
+	if err := g.Check(); err != nil {
 		unlock(f)
 		if g.dir.Moved() {
 			return false, fmt.Errorf("%s: %w", g.dir.path, ErrMoved)
 		}
-		return false, nil
+		if errors.Is(err, ErrGateLost) {
+			// Somebody removed it between our open and our lock: this lock excludes
+			// nobody, the next one is on the file that is there now.
+			return false, nil
+		}
+		return false, err
 	}
 	if text := gateText(f); text.pid > 0 && text.pid != os.Getpid() {
 		age := time.Since(time.Unix(0, id.info.LastWriteTime.Nanoseconds()))
@@ -79,17 +82,26 @@ func (g *Gate) try() (bool, error) {
 	return true, nil
 }
 
-// Intact says whether the path still leads to the gate that is locked. Whoever
-// can write to the directory can remove it, and a second holder would follow;
-// record writers ask right before every rename.
-func (g *Gate) Intact() bool {
+// Check is nil as long as the path leads to the gate that is locked. Whoever can
+// write to the directory can remove it, and a second holder would follow; record
+// writers ask right before every rename. ErrGateLost is that and nothing else.
+func (g *Gate) Check() error {
 	h, err := g.dir.open(g.name+GateSuffix, windows.FILE_READ_ATTRIBUTES|windows.SYNCHRONIZE, windows.FILE_OPEN, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return ErrGateLost
+	}
 	if err != nil {
-		return false
+		return fmt.Errorf("stat %s: %w", g.dir.Join(g.name+GateSuffix), err)
 	}
 	defer windows.CloseHandle(h)
 	id, err := identify(h)
-	return err == nil && id.ino == g.ino && !g.dir.Moved()
+	if err == nil && id.ino != g.ino || g.dir.Moved() {
+		return ErrGateLost
+	}
+	if err != nil {
+		return fmt.Errorf("stat %s: %w", g.dir.Join(g.name+GateSuffix), err)
+	}
+	return nil
 }
 
 // unlock does not leave it to the close, after which the kernel may take its

@@ -328,18 +328,18 @@ func TestUnlinkedGateIsNoticed(t *testing.T) {
 	d := dir(t)
 	g, err := lockIn(t, d, role.Patience)
 	must(t, err)
-	if !g.Intact() {
+	if g.Check() != nil {
 		t.Fatal("a gate that nobody touched")
 	}
 	must(t, os.Remove(d.Join(name+GateSuffix)))
-	if g.Intact() {
+	if g.Check() == nil {
 		t.Error("an unlinked gate counts as intact")
 	}
 	// Another process gets the new file; the first holder must still see that
 	// its own lock is worth nothing.
 	k := role.Start(t, "gate", d.Path())
 	k.Says("in")
-	if g.Intact() {
+	if g.Check() == nil {
 		t.Error("the gate is another file by now")
 	}
 	g.Unlock()
@@ -351,7 +351,7 @@ func TestUnlinkedGateIsNoticed(t *testing.T) {
 	g, err = lockIn(t, d, role.Patience)
 	must(t, err)
 	defer g.Unlock()
-	if !g.Intact() {
+	if g.Check() != nil {
 		t.Error("the new gate")
 	}
 }
@@ -407,8 +407,8 @@ func TestReplacedDirectoryIsNoticed(t *testing.T) {
 				t.Fatal("a directory that nobody touched")
 			}
 			must(t, c.replace(d.Path()))
-			if !d.Moved() || g.Intact() {
-				t.Errorf("moved %t, intact %t", d.Moved(), g.Intact())
+			if !d.Moved() || g.Check() == nil {
+				t.Errorf("moved %t, intact %t", d.Moved(), g.Check() == nil)
 			}
 			g.Unlock()
 			quickly(t, "a lock in it", func() {

@@ -79,8 +79,8 @@ func (d *Dir) Lock(context.Context, string) (*Gate, error) { return nil, errPlat
 // TryLock takes the gate only if it is free now.
 func (d *Dir) TryLock(string) (*Gate, error) { return nil, errPlatform }
 
-// Intact says whether the path still leads to the gate that is locked.
-func (g *Gate) Intact() bool { return false }
+// Check is nil as long as the path leads to the gate that is locked.
+func (g *Gate) Check() error { return errPlatform }
 
 // Dir is the directory the gate belongs to.
 func (g *Gate) Dir() *Dir { return g.dir }

@@ -142,7 +142,7 @@ func TestKilledHolderFreesTheGate(t *testing.T) {
 	defer cancel()
 	g, err := d.Lock(ctx, "agent")
 	must(t, err)
-	if !g.Intact() {
+	if g.Check() != nil {
 		t.Error("not intact")
 	}
 	text, err := os.ReadFile(d.Join("agent.pid.claiming"))
@@ -169,11 +169,11 @@ func TestRemovedGateIsNoticed(t *testing.T) {
 	g, err := d.Lock(context.Background(), "agent")
 	must(t, err)
 	must(t, d.Remove("agent.pid.claiming"))
-	if g.Intact() {
+	if g.Check() == nil {
 		t.Error("intact without its file")
 	}
 	must(t, os.WriteFile(d.Join("agent.pid.claiming"), nil, 0o600))
-	if g.Intact() {
+	if g.Check() == nil {
 		t.Error("intact with another file")
 	}
 	g.Unlock()

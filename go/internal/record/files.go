@@ -154,9 +154,9 @@ func prepare(d *lock.Dir, dst, tmp string, text []byte) (*Pending, error) {
 
 // Commit puts the file in its place, if the gate is still what it was.
 func (p *Pending) Commit(g *lock.Gate) error {
-	if !g.Intact() {
+	if err := g.Check(); err != nil {
 		p.Abort()
-		return fmt.Errorf("write %s: %w", p.d.Join(p.dst), ErrGateLost)
+		return fmt.Errorf("write %s: %w", p.d.Join(p.dst), err)
 	}
 	if err := replace(p.d, p.tmp, p.dst); err != nil {
 		p.Abort()
@@ -167,10 +167,6 @@ func (p *Pending) Commit(g *lock.Gate) error {
 
 // Abort takes the temporary file away.
 func (p *Pending) Abort() { _ = p.d.Remove(p.tmp) }
-
-// ErrGateLost says that somebody unlinked the gate or moved the directory
-// while a decision was taken; nothing was written.
-var ErrGateLost = errors.New("the gate was taken away")
 
 // Write replaces the record of g's name.
 func Write(d *lock.Dir, g *lock.Gate, name string, r *Record) error {
@@ -183,8 +179,8 @@ func Write(d *lock.Dir, g *lock.Gate, name string, r *Record) error {
 
 // Remove takes the record away.
 func Remove(d *lock.Dir, g *lock.Gate, name string) error {
-	if !g.Intact() {
-		return fmt.Errorf("remove %s: %w", d.Join(name+lock.RecordSuffix), ErrGateLost)
+	if err := g.Check(); err != nil {
+		return fmt.Errorf("remove %s: %w", d.Join(name+lock.RecordSuffix), err)
 	}
 	return d.Remove(name + lock.RecordSuffix)
 }
@@ -254,9 +250,9 @@ func BeginReaping(d *lock.Dir, g *lock.Gate, name string) (*SetAside, error) {
 		f.Close()
 		return nil, err
 	}
-	if !g.Intact() {
+	if err := g.Check(); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("set %s aside: %w", d.Join(name+lock.RecordSuffix), ErrGateLost)
+		return nil, fmt.Errorf("set %s aside: %w", d.Join(name+lock.RecordSuffix), err)
 	}
 	if err := d.Rename(name+lock.RecordSuffix, name+lock.ReapingSuffix); err != nil {
 		f.Close()

@@ -277,7 +277,7 @@ func TestNothingIsWrittenWithoutTheGate(t *testing.T) {
 				"PutLife":      PutLife(d, g, name, other, life()),
 				"BeginReaping": func() error { _, err := BeginReaping(d, g, name); return err }(),
 			} {
-				if !errors.Is(err, ErrGateLost) {
+				if !errors.Is(err, lock.ErrGateLost) {
 					t.Errorf("%s: %v", call, err)
 				}
 			}

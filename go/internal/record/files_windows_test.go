@@ -190,10 +190,10 @@ func TestNothingIsWrittenWithoutTheGate(t *testing.T) {
 	must(t, Write(d, g, name, whole()))
 	must(t, d.Rename(name+lock.GateSuffix, "elsewhere"))
 	must(t, os.WriteFile(d.Join(name+lock.GateSuffix), nil, 0o600))
-	if err := Write(d, g, name, whole()); !errors.Is(err, ErrGateLost) {
+	if err := Write(d, g, name, whole()); !errors.Is(err, lock.ErrGateLost) {
 		t.Error(err)
 	}
-	if err := Remove(d, g, name); !errors.Is(err, ErrGateLost) {
+	if err := Remove(d, g, name); !errors.Is(err, lock.ErrGateLost) {
 		t.Error(err)
 	}
 }
