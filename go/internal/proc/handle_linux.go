@@ -356,6 +356,15 @@ func (h *Handle) Signal(sig syscall.Signal) error {
 // read stays empty; only a process that is gone before anything was read, or
 // a closed handle, is an error.
 func (h *Handle) ID() (ID, error) {
+	id, err := h.identity()
+	if errors.Is(err, ErrGone) || errors.Is(err, os.ErrClosed) {
+		return id, err
+	}
+	return id, nil
+}
+
+// identity is ID with the reason why the start time stayed empty.
+func (h *Handle) identity() (ID, error) {
 	h.mu.RLock()
 	known := h.id
 	h.mu.RUnlock()
@@ -372,12 +381,11 @@ func (h *Handle) ID() (ID, error) {
 	}
 	s, err := h.stat()
 	if err != nil {
-		if errors.Is(err, ErrGone) || errors.Is(err, os.ErrClosed) {
-			return id, err
-		}
-		return id, nil // hidden from us: the inode is all there is, and not kept
+		return id, err // hidden from us, say: the inode is all there is, and not kept
 	}
-	id.Started = startedHere(s.started)
+	if id.Started, err = startedHere(s.started); err != nil {
+		return id, err // what is not known for now is not kept either
+	}
 	h.mu.Lock()
 	h.id = &id
 	h.mu.Unlock()

@@ -46,6 +46,8 @@ func Children(int) ([]int, error) { return nil, errUnsupported }
 // PID is 0 on this system.
 func (h *Handle) PID() int { return 0 }
 
+func (h *Handle) identity() (ID, error) { return h.ID() }
+
 // ID refuses on this system.
 func (h *Handle) ID() (ID, error) { return ID{}, errUnsupported }
 

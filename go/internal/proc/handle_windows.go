@@ -270,6 +270,8 @@ func (h *Handle) WaitExit(ctx context.Context) (Exit, bool) {
 // Reap is Exit: there is nothing to collect.
 func (h *Handle) Reap() (Exit, bool) { return h.Exit() }
 
+func (h *Handle) identity() (ID, error) { return h.ID() }
+
 // ID is what is known of the process's identity.
 func (h *Handle) ID() (ID, error) {
 	h.mu.RLock()

@@ -206,9 +206,16 @@ func (h *Handle) Identify(w Want) Verdict {
 		return Unknown
 	}
 	if w.Inode != 0 || w.Started != "" {
-		if id, err := h.ID(); err == nil {
+		id, err := h.identity()
+		if !errors.Is(err, ErrGone) && !errors.Is(err, os.ErrClosed) {
 			if v := compareID(id, w); v != Unknown {
 				return v
+			}
+			if _, _, told := splitStarted(w.Started); told && err != nil {
+				// What would decide could not be read. The command line must not decide
+				// instead: for a reader that was out of memory for a moment, a stranger
+				// with the words of an old record was ours, to be signalled.
+				return Unknown
 			}
 		}
 	}
@@ -219,6 +226,17 @@ func (h *Handle) Identify(w Want) Verdict {
 		return Differs
 	}
 	return v
+}
+
+// passing says whether an error is about us or the machine at this moment and not
+// about the process.
+func passing(err error) bool {
+	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO, syscall.EAGAIN} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
 }
 
 func (h *Handle) identifyByArgv(w Want) Verdict {

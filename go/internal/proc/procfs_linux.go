@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -93,42 +92,54 @@ func tgidOf(pid int) (int, error) {
 // procIsOurs tells whether the numbers in /proc are ours. After a plain
 // `unshare --pid` it still is the outer namespace's, and /proc/<pid> another
 // process than our pid.
-var procIsOurs = sync.OnceValue(func() bool {
-	target, err := fault.Get("readlink", "/proc/self", func() (string, error) { return os.Readlink("/proc/self") })
-	return err == nil && target == strconv.Itoa(os.Getpid())
-})
+func procIsOurs() bool {
+	return ownProc.get(func() (bool, bool) {
+		target, err := fault.Get("readlink", "/proc/self", func() (string, error) { return os.Readlink("/proc/self") })
+		return err == nil && target == strconv.Itoa(os.Getpid()), !passing(err)
+	})
+}
 
-var bootID once[string]
+var ownProc once[bool]
+
+type boot struct {
+	id  string
+	err error
+}
+
+var thisBoot once[boot]
 
 // BootID is the kernel's random name for this boot, "" when it hides it.
-func BootID() string {
-	return bootID.get(func() (string, bool) {
+func BootID() string { return bootNow().id }
+
+func bootNow() boot {
+	return thisBoot.get(func() (boot, bool) {
 		text, err := readFile("/proc/sys/kernel/random/boot_id")
 		if err != nil {
-			return "", false
+			return boot{err: err}, false
 		}
 		id := string(bytes.TrimSpace(text))
 		if strings.ContainsAny(id, ": \n") {
-			return "", false // it is written before a colon
+			return boot{}, false // it is written before a colon
 		}
-		return id, id != ""
+		return boot{id: id}, id != ""
 	})
 }
 
 // NS is the inode of our pid namespace, 0 when unknown.
-func NS() uint64 { return pidNS() }
+func NS() uint64 {
+	return pidNS.get(func() (uint64, bool) {
+		var st unix.Stat_t
+		err := fault.Do("stat", "/proc/self/ns/pid", func() error { return unix.Stat("/proc/self/ns/pid", &st) })
+		return st.Ino, !passing(err)
+	})
+}
 
-var pidNS = sync.OnceValue(func() uint64 {
-	var st unix.Stat_t
-	if fault.Do("stat", "/proc/self/ns/pid", func() error { return unix.Stat("/proc/self/ns/pid", &st) }) != nil {
-		return 0
-	}
-	return st.Ino
-})
+var pidNS once[uint64]
 
 type offset struct {
 	time.Duration
-	ok bool
+	ok  bool
+	err error // why it is not known
 }
 
 var timeNS once[offset]
@@ -137,11 +148,15 @@ var timeNS once[offset]
 // times and ages cross namespaces in records, so it is taken out of both.
 // false means that the offset is not known.
 func bootOffset() (time.Duration, bool) {
-	o := timeNS.get(func() (offset, bool) {
+	o := bootOffsetNow()
+	return o.Duration, o.ok
+}
+
+func bootOffsetNow() offset {
+	return timeNS.get(func() (offset, bool) {
 		o := readBootOffset()
 		return o, o.ok
 	})
-	return o.Duration, o.ok
 }
 
 func readBootOffset() offset {
@@ -152,16 +167,17 @@ func readBootOffset() offset {
 		return offset{ok: true}
 	}
 	if err != nil {
-		return offset{}
+		return offset{err: err}
 	}
 	// The file shows the namespace of our *future* children. The two differ
 	// only in a process that called unshare and did not fork or exec since.
 	var mine, children unix.Stat_t
-	if unix.Stat("/proc/self/ns/time", &mine) != nil || unix.Stat("/proc/self/ns/time_for_children", &children) != nil || mine.Ino != children.Ino {
-		return offset{}
+	err = errors.Join(unix.Stat("/proc/self/ns/time", &mine), unix.Stat("/proc/self/ns/time_for_children", &children))
+	if err != nil || mine.Ino != children.Ino {
+		return offset{err: err}
 	}
 	d, ok := parseBootOffset(text)
-	return offset{d, ok}
+	return offset{Duration: d, ok: ok}
 }
 
 // parseBootOffset reads "boottime <seconds> <nanoseconds>".
@@ -197,12 +213,17 @@ func startedAt(boot string, ticks uint64, offset time.Duration) string {
 	return boot + ":" + strconv.FormatInt(int64(ticks)-int64(offset/tick), 10)
 }
 
-func startedHere(ticks uint64) string {
-	offset, ok := bootOffset()
-	if !ok {
-		return ""
+// startedHere is "" where nobody here ever knows start times that cross namespaces
+// or boots; an error is why it is not known right now.
+func startedHere(ticks uint64) (string, error) {
+	offset, boot := bootOffsetNow(), bootNow()
+	if err := errors.Join(offset.err, boot.err); passing(err) {
+		return "", err
 	}
-	return startedAt(BootID(), ticks, offset)
+	if !offset.ok {
+		return "", nil
+	}
+	return startedAt(boot.id, ticks, offset.Duration), nil
 }
 
 // BootMillis is the time since boot, suspend included, without the offset of
