@@ -23,6 +23,7 @@ export class Disk {
 		this.dir = dir;
 		/** Beside the pidDir on the same file system, not in it: the guard must not find it there. */
 		this.store = `${dir}.store`;
+		this.layer = `${dir}.layer`;
 		this.ballast = join(this.store, 'ballast');
 	}
 
@@ -30,6 +31,7 @@ export class Disk {
 	mount() {
 		mkdirSync(this.store);
 		mkdirSync(this.dir);
+		mkdirSync(this.layer);
 		let complaint = run(['mount', '-t', 'tmpfs', '-o', 'size=2m,mode=0700', 'chaos', this.store]);
 		if (complaint) return complaint;
 		mkdirSync(join(this.store, 'run'), { mode: 0o700 });
@@ -64,8 +66,11 @@ export class Disk {
 		if (this.state !== 'writable') return '';
 		const refused = run(['mount', '-o', 'remount,bind,ro', this.dir]);
 		if (refused) {
+			// Made read-only where nobody can come in between, and then put in its place.
 			const complaint =
-				run(['mount', '--bind', this.dir, this.dir]) || run(['mount', '-o', 'remount,bind,ro', this.dir]);
+				run(['mount', '--bind', this.dir, this.layer]) ||
+				run(['mount', '-o', 'remount,bind,ro', this.layer]) ||
+				run(['mount', '--move', this.layer, this.dir]);
 			this.#layers++;
 			if (complaint) return complaint;
 		}
@@ -85,6 +90,6 @@ export class Disk {
 	unmount() {
 		this.heal();
 		while (this.#layers-- > 0) run(['umount', '-l', this.dir]);
-		run(['umount', '-l', this.store]);
+		for (const dir of [this.layer, this.store]) run(['umount', '-l', dir]);
 	}
 }
