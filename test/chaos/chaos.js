@@ -42,6 +42,7 @@ import { Table, textOf, versionWord } from './table.js';
  * @property {number} seed
  * @property {number} seconds
  * @property {'everything' | 'claims'} profile
+ * @property {number} pace the longest pause between two actions, in ms
  * @property {string} logFile
  * @property {Record<string, string | undefined>} env of the hosts
  * @property {boolean} root
@@ -57,6 +58,21 @@ const scanMs = 15;
 const answerMs = 60_000;
 const zombieMs = 10_000;
 const claimTimeoutMs = 4_000;
+
+/** What a guard() may ask for beside its version. */
+const wishes = [
+	{},
+	{},
+	{},
+	{ stopOrphans: true },
+	{ stopOrphans: true },
+	{ stopOrphans: true, replaceGraceMs: 300, replaceKill: true },
+	{ stopOrphans: true, replaceGraceMs: 200 },
+	// Through `node lib/launch.js`, which takes its time.
+	{ spawn: { kind: 'bare-node' } },
+	{ stopOrphans: true, spawn: { kind: 'bare-node' } },
+	{ abort: 12 },
+];
 
 export class Chaos {
 	/** @type {string[]} */
@@ -221,8 +237,8 @@ export class Chaos {
 	 */
 	config(version, name, more = {}) {
 		const words = [`${versionWord}${name}-v${version}`, `starts=${this.box.file('starts')}`, 'usr1=exit:3'];
-		// One version takes its time to end, so that replacing and reaping meet it ending.
-		if (version === 2) words.push('term=slow:150');
+		// One version takes its time to end or has to be killed, so that replacing and reaping meet it ending.
+		if (version === 2) words.push(name === 'proc' ? 'term=slow:150' : 'term=ignore');
 		return {
 			pidDir: this.box.pidDir,
 			version,
@@ -255,6 +271,7 @@ export class Chaos {
 			// An ended host or thread owes no answer.
 			if (/has ended|host ended|does not run|EPIPE|ERR_IPC_CHANNEL_CLOSED|channel closed/i.test(String(error)))
 				return null;
+			if (/changed its mind/.test(String(error))) return null;
 			this.violation(`${call.what} was rejected: ${error} ${/** @type {any} */ (error).remoteStack ?? ''}`);
 			return null;
 		} finally {
@@ -389,10 +406,7 @@ export class Chaos {
 				const thread = slot && at([...slot.threads], b);
 				if (!slot || thread === undefined) return false;
 				const [version, name] = [at(versions, c) ?? 1, at(names, (c * 97) % 1) ?? 'proc'];
-				const more = at(
-					[{}, {}, { stopOrphans: true }, { stopOrphans: true, replaceGraceMs: 300, replaceKill: true }],
-					(c * 31) % 1
-				);
+				const more = at(wishes, (c * 31) % 1);
 				this.guard(slot, thread, version, name, more);
 				return `${name}-v${version} ${JSON.stringify(more)} in thread ${thread} of host ${slot.host?.pid}`;
 			},
@@ -673,7 +687,7 @@ export class Chaos {
 				this.act(kind, text === false ? '(nothing to act upon)' : text);
 			}
 			// Bursts and lulls: most of what is interesting happens while the last thing is still under way.
-			await pause(skewed(wait, 5, 500));
+			await pause(skewed(wait, 2, this.options.pace));
 			if (!this.held.before && performance.now() > settled && this.options.seconds >= 300) await this.measure('before');
 		}
 	}
@@ -858,10 +872,12 @@ export class Chaos {
 		// What a displaced version's own keeper does: it passes the signal on, waits and ends.
 		for (const one of this.table.of('guarded'))
 			signal(this.table.of('keeper').find((each) => each.pid === one.ppid) ?? one, 'SIGTERM');
+		await until(() => this.table.of('guarded').length === 0, 2_000, 'most of them').catch(() => {});
+		for (const one of this.table.of('guarded')) if (one.argv.includes('term=ignore')) signal(one, 'SIGKILL');
 		await until(
 			() => this.table.of('guarded').length + this.table.of('keeper').length + this.table.of('held').length === 0,
 			30_000,
-			'displaced processes and their keepers end by SIGTERM'
+			'displaced processes and their keepers end by SIGTERM, or SIGKILL where that is ignored'
 		).catch((error) => this.violation(String(error)));
 		const left = this.box
 			.files()

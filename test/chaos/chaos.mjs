@@ -1,9 +1,11 @@
 // @ts-check
 /**
- *   node test/chaos/chaos.mjs [--seed N] [--seconds S] [--profile everything|claims] [--plant BUG] [--log FILE]
+ *   node test/chaos/chaos.mjs [--seed N] [--seconds S] [--profile everything|claims] [--pace MS] [--plant BUG]
+ *     [--log FILE]
  *
+ * --pace MS          the longest pause between two actions; 500 leaves a core to others, 60 does not
  * --profile claims   nothing but claims at one instant, with hosts stopped in the middle
- * --plant BUG        the fault build with that bug; a run that finds no violation has then failed
+ * --plant BUG        the hosts run the fault build with that bug
  *
  * Exit code 1 after a violation. The same seed decides the same sequence of actions; whom they hit depends on who is
  * there at that moment, so a violation may need several runs of its seed. The log has all of them, and the table's changes.
@@ -20,6 +22,7 @@ const { values } = parseArgs({
 		seed: { type: 'string', default: '1' },
 		seconds: { type: 'string', default: '60' },
 		profile: { type: 'string', default: 'everything' },
+		pace: { type: 'string', default: '500' },
 		plant: { type: 'string', default: '' },
 		log: { type: 'string', default: '' },
 	},
@@ -48,7 +51,7 @@ if (isRoot && !process.env[own]) {
 	console.log(`chaos: seed ${seed}, ${seconds} s, ${profile}, log ${logFile}`);
 	/** @type {Record<string, string | undefined>} */
 	const env = values.plant ? { PG_PACKAGE: plantedPackage(), PG_PLANT: values.plant } : {};
-	const chaos = new Chaos({ seed, seconds, profile, logFile, env, root: isRoot });
+	const chaos = new Chaos({ seed, seconds, profile, pace: Number(values.pace), logFile, env, root: isRoot });
 	for (const name of /** @type {NodeJS.Signals[]} */ (['SIGTERM', 'SIGINT'])) process.on(name, () => chaos.interrupt());
 	const violations = await chaos.run();
 	process.exitCode = violations > 0 ? 1 : 0;
