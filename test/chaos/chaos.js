@@ -5,8 +5,9 @@
  * the process table all along, and once more when it has become quiet.
  *
  * What can be promised, by docs/protocol.md:
- *  - never two processes of one name, version and command line, whatever is killed or stopped. All hosts here spawn
- *    through a launcher, are in one pid namespace and leave the files alone, so none of the known limits applies;
+ *  - never two processes of one name, version and command line, whatever is killed or stopped. All hosts here are in one
+ *    pid namespace and leave the files alone, so one known limit is left: a host killed between a direct spawn, which it
+ *    comes to when every launcher was killed, and its record. That is counted, and its process ended;
  *  - two of different versions only beside each other, which the orphan rows permit;
  *  - no signal to what is not proven to be a recorded process;
  *  - every guard() answers, and never names a process of another version as the one it asked for;
@@ -184,7 +185,14 @@ export class Chaos {
 		const now = performance.now();
 		this.table.scan(now);
 		const doubles = this.table.doubles();
-		if (doubles.length > 0)
+		const unknown = doubles.find((one) => one.direct && !this.living().some((slot) => slot.host?.pid === one.direct));
+		if (unknown) {
+			this.act(
+				'known-limit',
+				`${unknown.key} pid ${unknown.pid}: started without a keeper by host ${unknown.direct}, which has ended`
+			);
+			signal(unknown, 'SIGKILL');
+		} else if (doubles.length > 0)
 			this.violation(
 				`two of one version: ${doubles.map((one) => `${one.key} is pid ${one.pid} (of ${one.ppid}, ${one.state})`).join(', ')}`
 			);

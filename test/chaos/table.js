@@ -7,7 +7,8 @@ import { ended, processOf } from '../support/processes.js';
 
 /**
  * @typedef {'guarded' | 'keeper' | 'held' | 'launcher' | 'reaper' | 'host' | 'stranger' | 'other'} Role
- * @typedef {Process & { role: Role, key: string }} Seen `key` is name and version of a guarded process
+ * @typedef {Process & { role: Role, key: string, direct: number }} Seen `key` is name and version of a guarded process,
+ *   `direct` the host that started it itself, without a keeper, or 0
  */
 
 /** Marks a guarded process on its command line; `proc` takes the word and writes nothing. */
@@ -89,7 +90,13 @@ export class Table {
 			}
 			this.#foreign.delete(pid);
 			const word = role === 'guarded' ? one.argv.find((each) => each.startsWith(versionWord)) : undefined;
-			found.set(pid, { ...one, role, key: word?.slice(versionWord.length) ?? before?.key ?? '' });
+			const same = before?.started === one.started ? before : undefined;
+			found.set(pid, {
+				...one,
+				role,
+				key: word?.slice(versionWord.length) ?? same?.key ?? '',
+				direct: same?.direct || (this.hosts.has(one.ppid) ? one.ppid : 0),
+			});
 		}
 		for (const pid of this.#foreign.keys()) if (!present.has(pid)) this.#foreign.delete(pid);
 		for (const [pid, was] of this.seen) {
