@@ -45,8 +45,8 @@ export const preload = () => compiled('preload.c', 'preload.so', ['-shared', '-f
 export const withoutExitProof = () => compiled('without-exit-proof.c', 'without-exit-proof', []);
 
 /**
- * A command that runs another one with a system call refused.
- * @param {'flock:ENOLCK' | 'flock:ENOTSUP'} what
+ * A command that runs another one with system calls refused.
+ * @param {'flock:ENOLCK' | 'flock:ENOTSUP' | 'link:EPERM'} what
  */
 export const refusing = (what) => [compiled('refusing.c', 'refusing', []), what];
 

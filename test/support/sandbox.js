@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { proc } from './fixtures.js';
 import { startHost } from './host.js';
-import { alive, ended, marked, processes, tree, zombiesOf } from './processes.js';
+import { alive, ended, marked, processes, processOf, tree, zombiesOf } from './processes.js';
 import { until } from './until.js';
 
 /** @typedef {import('./processes.js').Process} Process */
@@ -180,6 +180,24 @@ export class Sandbox {
 		const child = spawn(this.proc, words, { stdio: 'ignore' });
 		this.children.push(child);
 		return child;
+	}
+
+	/**
+	 * Stops a process that is not inside the gate at that moment: there it would hold everybody up.
+	 * @param {number} pid
+	 */
+	async stopOutsideTheGate(pid) {
+		await until(
+			async () => {
+				process.kill(pid, 'SIGSTOP');
+				await until(() => processOf(pid)?.state === 'T', 5_000, `pid ${pid} has stopped`);
+				if (textOf(join(this.pidDir, 'proc.pid.claiming')) === '') return true;
+				process.kill(pid, 'SIGCONT');
+				return false;
+			},
+			5_000,
+			`pid ${pid} stops outside the gate`
+		);
 	}
 
 	/** Everything that belongs to this test, as a tree. */

@@ -1,8 +1,7 @@
 // @ts-check
 /** Failures in the wild: two who decide at once, and one who decides on what is no longer so. */
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { existsSync } from 'node:fs';
 import { test } from 'node:test';
 import { faultLibrary } from '../support/fixtures.js';
 import { nobodysPid, plant, recordText } from '../support/planted.js';
@@ -93,30 +92,12 @@ test('stale takeover race: a claimant that is killed there holds nobody up', asy
 	await box.startedTimes(1, 'starts1');
 });
 
-/**
- * Stops a process that is not inside the gate at that moment, where it would hold everybody up.
- * @param {Sandbox} box
- * @param {number} pid
- */
-const stopOutsideTheGate = (box, pid) =>
-	until(
-		async () => {
-			process.kill(pid, 'SIGSTOP');
-			await until(() => processOf(pid)?.state === 'T', 5_000, `pid ${pid} has stopped`);
-			if (readFileSync(join(box.pidDir, 'proc.pid.claiming'), 'utf8') === '') return true;
-			process.kill(pid, 'SIGCONT');
-			return false;
-		},
-		5_000,
-		`pid ${pid} stops outside the gate`
-	);
-
 test("version replacement: v2's lock stays while v1's keeper has yet to see the end of v1", async (t) => {
 	const box = sandbox(t);
 	const [first, second] = [await box.host({ threads: 1 }), await box.host({ threads: 1 })];
 	const old = (await first.guard(1, config(box, 1))).processes[0];
 	const [keeper] = box.keepers();
-	await stopOutsideTheGate(box, keeper.pid);
+	await box.stopOutsideTheGate(keeper.pid);
 	process.kill(old.pid, 'SIGKILL');
 	await until(() => !alive(old.pid), 5_000, 'v1 has died and nobody was told');
 	const { processes } = await second.guard(1, config(box, 2));
@@ -139,7 +120,7 @@ for (const how of /** @type {const} */ (['SIGTERM', 'SIGKILL'])) {
 		const [first, second] = [await box.host({ threads: 1 }), await box.host({ threads: 1 })];
 		// Without a keeper it is the host's own child, and only the host is told of its exit.
 		const old = (await first.guard(1, config(box, 1, { spawn: { kind: 'no-launcher' } }))).processes[0];
-		await stopOutsideTheGate(box, first.pid);
+		await box.stopOutsideTheGate(first.pid);
 		process.kill(old.pid, how);
 		await until(() => !alive(old.pid), 5_000, 'v1 has died and nobody was told');
 		const { processes } = await second.guard(1, config(box, 2));
