@@ -425,7 +425,7 @@ func (s *session) handedBack(k *child, argv []string) string {
 	if token := launcherToken(argv); token != "" && carries(running, token) {
 		return ""
 	}
-	return fmt.Sprintf("spawn handed back pid %d, which is running `%s` rather than %s", k.pid, strings.Join(running, " "), argv[0])
+	return fmt.Sprintf("spawn handed back pid %d, which is running `%s` rather than %s", k.pid, proc.Printable(strings.Join(running[:min(len(running), 1)], "")), argv[0])
 }
 
 // launcherToken is the token in a launcher's command line, "" for any other.
@@ -664,7 +664,7 @@ func (s *session) endedEarly(ctx context.Context, token string, x *record.Exit, 
 		return nil, nothingLost, ""
 	}
 	s.patch(pair{"pid", x.PID}, pair{"adopted", false}, pair{"started", true})
-	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, x.PID, x.Keeper, strings.Join(s.argv, " "))
+	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, x.PID, x.Keeper, s.file)
 	lockPath := s.dir.Join(s.a.Name + lock.RecordSuffix)
 	rec := &record.Record{PID: x.PID, Token: token, Keeper: x.Keeper, KeeperArgv: []string{s.a.Paths.Keeper, "keep", "--lock", lockPath, "--token", token}, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started, Restarts: s.restarts}
 	f := &following{rec: rec, over: true, said: x}
@@ -692,7 +692,7 @@ func (s *session) started(ctx context.Context, rec *record.Record, k *child) *fo
 		s.attachKeeper(f)
 	}
 	s.nowRuns(rec, false)
-	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, rec.PID, rec.Keeper, strings.Join(s.argv, " "))
+	s.log("info", "%s started as pid %d under keeper pid %d: %s", s.a.Title, rec.PID, rec.Keeper, s.file)
 	s.awaitLauncher(ctx, k)
 	return f
 }
@@ -750,7 +750,7 @@ func (s *session) direct(ctx context.Context, token string, orphan *record.Recor
 		adopted(h, s.e.Context().Done())
 	}
 	s.patch(pair{"restarts", s.restarts}, pair{"pid", k.pid}, pair{"adopted", false}, pair{"started", true})
-	s.log("info", "%s started as pid %d: %s", s.a.Title, k.pid, strings.Join(s.argv, " "))
+	s.log("info", "%s started as pid %d: %s", s.a.Title, k.pid, s.file)
 	return &following{rec: rec, direct: k, handle: k.handle}, nothingLost
 }
 
