@@ -172,7 +172,7 @@ describe('the package', { skip }, () => {
 	test('has what it needs and nothing else, and stays small', (t) => {
 		const paths = packed.map(({ path }) => path);
 		const allowed =
-			/^(lib\/[\w-]+\.js|types\/[\w-]+\.d\.ts|docs\/[\w-]+\.md|prebuilds\/[\w-]+\/[\w.]+|package\.json|README\.md|LICENSE)$/;
+			/^(lib\/[\w-]+\.js|types\/[\w-]+\.d\.ts|docs\/[\w-]+\.md|prebuilds\/[\w-]+\/[\w.]+|package\.json|README\.md|SECURITY\.md|LICENSE)$/;
 		assert.deepEqual(
 			paths.filter((path) => !allowed.test(path)),
 			[]

@@ -119,7 +119,7 @@ test("a reaper in another user's pidDir: nothing there steers a signal, by whate
 		'process.pid.keeper.1.1.1.aaaa': 'process-guard-life-1 00000000 2\n{}',
 		'gate.pid': record({}),
 		'gate.pid.claiming': `${pid} 1 1 ${Date.now()}`,
-		'\u001b[2Jline\nline.pid': record({}),
+		'\u001b[2Jline\n\u009b2Jline.pid': record({}),
 	};
 	for (const [name, text] of Object.entries(planted)) {
 		writeFileSync(join(pidDir, name), text, { mode: 0o644 });

@@ -169,6 +169,13 @@ test('a name is a plain file name', () => {
 	for (const name of ['a:b', 'a*', 'a?', 'a"b', 'a<b']) {
 		refused(call({ processes: [{ ...agent, name }] }), 'processes[0].name', /Windows/, 'win32');
 	}
+	for (const name of ['con', 'NUL', 'aux.log', 'Com1', 'LPT9.x', 'prn ']) {
+		refused(call({ processes: [{ ...agent, name }] }), 'processes[0].name', /name of a device/, 'win32');
+		assert.equal(readOptions(call({ processes: [{ ...agent, name }] }), 'linux').processes[0].name, name);
+	}
+	for (const name of ['console', 'nullable', 'com10', 'a.nul']) {
+		assert.equal(readOptions(call({ processes: [{ ...agent, name }] }), 'win32').processes[0].name, name);
+	}
 });
 
 test('a name is used once, by processes and reaper together', () => {

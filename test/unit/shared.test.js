@@ -6,7 +6,7 @@
  */
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
-import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, linkSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
@@ -238,6 +238,20 @@ test('a FIFO under the name of a mark or a claim holds nobody up', { skip: proce
 	const marks = sharedMarks(dir, 'kind');
 	marks.set('k', 1);
 	assert.equal(marks.get('k'), undefined);
+});
+
+test('a hard link under the name of a mark or a claim is not written through', {
+	skip: process.platform === 'win32',
+}, () => {
+	const dir = fresh();
+	const victim = join(dir, 'victim');
+	writeFileSync(victim, 'precious\n');
+	linkSync(victim, join(dir, 'kind-key.mark'));
+	linkSync(victim, join(dir, 'claim'));
+	assert.equal(sharedMarks(dir, 'kind').add('key', 1), undefined);
+	sharedMarks(dir, 'kind').set('key', 7);
+	assert.equal(claimSingleton({ dir, file: 'claim', holder: 'me', staleMs: 1000 }), false);
+	assert.equal(readFileSync(victim, 'utf8'), 'precious\n');
 });
 
 test('what a process costs is read: memory, threads, CPU time, children', async () => {

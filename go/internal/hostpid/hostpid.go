@@ -158,15 +158,19 @@ func (t Target) resolved() Target {
 }
 
 func readPID(path string) (int, string) {
-	st, err := os.Lstat(path)
-	if err != nil || !st.Mode().IsRegular() {
+	// On Windows a link is only found by its own name.
+	if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() {
 		return 0, ""
 	}
-	f, err := os.Open(path)
+	f, err := open(path)
 	if err != nil {
 		return 0, ""
 	}
 	defer f.Close()
+	// Somebody may have put a FIFO in its place since.
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return 0, ""
+	}
 	text, err := io.ReadAll(io.LimitReader(f, 4096))
 	if err != nil {
 		return 0, ""

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 
 	"processguard/go/internal/fault"
 	"processguard/go/internal/logfile"
@@ -29,7 +30,7 @@ func (l Log) say(format string, args ...any) {
 	defer f.Close()
 	// Names and errors come from outside; one of them must not end the line.
 	text := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) { // those of a terminal beyond ASCII too
 			return ' '
 		}
 		return r
