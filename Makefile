@@ -71,6 +71,7 @@ test-full: export PG_FULL := 1
 test-full: test ## the same with every round of the long races
 
 .PHONY: test-matrix
+test-matrix: export PG_STORM_SECONDS := 60
 test-matrix: build build-fault services ## the JavaScript tests on Node 20, 22, 24 and 26
 	@$(NODE) test/run.mjs $(foreach version,$(MATRIX),--node $(call node-binary,$(version)))
 
@@ -88,13 +89,18 @@ services:
 	@$(NODE) test/support/fetch-services.mjs
 
 .PHONY: stress
-stress: build ## the churn of 2,000 workers and a minute of signals, on every Node version
+stress: build ## 2,000 workers and a minute of signals on every Node version, 2,000 workers under the sanitizers
 	@for version in $(MATRIX); do \
 		node=$$($(NODE) test/support/node-versions.mjs $$version); \
 		$$node test/stress/churn.mjs --workers 2000; \
 		$$node test/stress/storm.mjs --seconds 60 --to process; \
 		$$node test/stress/storm.mjs --seconds 60 --to threads; \
 	done
+	@PG_FULL=1 $(NODE) test/run.mjs --only test/stress/sanitize --node $(call node-binary,$(TEST_NODE))
+
+.PHONY: leaks
+leaks: build ## 10,000 guard() calls, 100,000 synchronous ones, 2,000 workers: what the host keeps of them
+	@$(call node-binary,$(TEST_NODE)) test/stress/leak.mjs
 
 # Everything at once, by a seed that is printed; a violation prints it too, with the last actions.
 .PHONY: chaos

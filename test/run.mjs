@@ -89,7 +89,9 @@ function fuzzTargets() {
 
 /** @param {{ directory: string, target: string }} one */
 async function fuzz({ directory, target }) {
-	const args = ['test', '-run=^$', `-fuzz=^${target}$`, `-fuzztime=${values.fuzz}s`, '-parallel=1', '.'];
+	const args = ['test', '-run=^$', `-fuzz=^${target}$`, `-fuzztime=${values.fuzz}s`, '-parallel=1'];
+	// By default one interesting input is made smaller for up to a minute, in which nothing else is tried.
+	args.push('-fuzzminimizetime=1s', '.');
 	const child = spawn('go', args, { cwd: directory, stdio: ['ignore', 'pipe', 'pipe'] });
 	let output = '';
 	for (const stream of [child.stdout, child.stderr]) stream.on('data', (data) => (output += data));

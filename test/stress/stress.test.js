@@ -1,5 +1,5 @@
 // @ts-check
-/** The two stress programs, short enough for every run; `make stress` runs them at full length. */
+/** The stress programs, short enough for every run; `make stress` and `make leaks` run them at full length. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { test } from 'node:test';
@@ -24,6 +24,12 @@ test('workers come and go while the main thread has the addon too', () => {
 	passes(['churn.mjs', '--workers', '90', '--main']);
 });
 
-test('ten seconds of signals from outside do not end the host', () => {
-	passes(['storm.mjs', '--seconds', '10']);
+const seconds = process.env.PG_STORM_SECONDS ?? '10';
+
+test(`${seconds} seconds of signals from outside do not end the host`, () => {
+	passes(['storm.mjs', '--seconds', seconds]);
+});
+
+test('hundreds of guard() calls, thousands of synchronous ones and workers leave nothing in the host', () => {
+	passes(['leak.mjs', '--guards', '450', '--syncs', '5400', '--workers', '36']);
 });
