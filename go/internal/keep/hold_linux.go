@@ -51,20 +51,19 @@ func hold() int {
 
 func readGo(sock int) bool {
 	var b [1]byte
-	for {
-		n, err := fault.Get("read", "socket", func() (int, error) { return unix.Read(sock, b[:]) })
-		if err == unix.EINTR {
-			continue
-		}
-		return err == nil && n == 1 && b[0] == sayGo
-	}
+	n := 0
+	err := again("read", "socket", func() (err error) {
+		n, err = unix.Read(sock, b[:])
+		return err
+	})
+	return err == nil && n == 1 && b[0] == sayGo
 }
 
 // become execs, in libuv's order: the directory is entered with the rights of
 // the host's user, the executable is looked up with those of the process's.
 func become(s *spec.Spec, sock int, env []string) (stage, error) {
 	if s.Cwd != "" {
-		if err := fault.Do("chdir", "cwd", func() error { return unix.Chdir(s.Cwd) }); err != nil {
+		if err := again("chdir", "cwd", func() error { return unix.Chdir(s.Cwd) }); err != nil {
 			return stageChdir, err
 		}
 	}
@@ -85,7 +84,11 @@ func become(s *spec.Spec, sock int, env []string) (stage, error) {
 	}
 	faultPoint("hold-exec")
 	defaultSignals()
-	_, _ = fault.Get("write", "socket", func() (int, error) { return unix.Write(sock, []byte{sayReady}) })
+	// A keeper that does not hear this takes the exec for an end without one: the
+	// process would run on while everybody waits for the confirmation of its start.
+	if err := say(sock, []byte{sayReady}); err != nil {
+		return stageExec, err
+	}
 	err := fault.Do("exec", "process", func() error { return syscall.Exec(s.File, s.Argv, env) })
 	if err == syscall.ENOEXEC {
 		// A script without a #! line: execvp hands it to the shell, and so
@@ -133,7 +136,24 @@ func report(sock int, st stage, err error) {
 	}
 	msg := [reportSz]byte{byte(st)}
 	binary.LittleEndian.PutUint32(msg[1:], uint32(errno))
-	_, _ = fault.Get("write", "socket", func() (int, error) { return unix.Write(sock, msg[:]) })
+	_ = say(sock, msg[:])
+}
+
+func say(sock int, words []byte) error {
+	return again("write", "socket", func() error {
+		_, err := unix.Write(sock, words)
+		return err
+	})
+}
+
+// again makes a call anew for as long as a signal interrupts it, which a directory on
+// a file system in user space lets happen.
+func again(op, file string, call func() error) error {
+	for {
+		if err := fault.Do(op, file, call); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // readReport takes apart what a held child said until it closed the socket.
