@@ -117,6 +117,9 @@ func (d *Dir) Open(name string, flag int, perm os.FileMode) (*os.File, error) {
 	st, err := fstat(name, fd)
 	if err != nil {
 		unix.Close(fd)
+		if flag&unix.O_EXCL != 0 {
+			_ = d.Remove(name) // it was made by this very call
+		}
 		return nil, fmt.Errorf("stat %s: %w", d.Join(name), err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
