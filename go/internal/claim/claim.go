@@ -652,15 +652,27 @@ func removeClaim(d *lock.Dir, g *lock.Gate, name, token string) error {
 	if err != nil {
 		return err
 	}
-	if rec == nil || rec.Token != token || rec.PID != 0 || rec.Keeper != 0 {
+	if rec == nil || rec.Token != token || rec.PID != 0 {
 		return nil
+	}
+	if rec.Keeper != 0 {
+		life := d.LifeHeld(name, token)
+		h, keeper := keeperOf(rec, life)
+		if h != nil {
+			h.Close()
+		}
+		if keeper != proc.No || life != proc.No {
+			return nil
+		}
 	}
 	return record.Remove(d, g, name)
 }
 
 // GiveBack takes an unfinished claim away, only while it is still ours and
-// names neither a pid nor a keeper: from then on it is the keeper's. It says
-// what the record is afterwards; nil when there is none.
+// names neither a pid nor a keeper that lives: from then on it is the keeper's.
+// One whose keeper could not get at it any more (EIO, no descriptors) stayed as a
+// claim in flight, for which other hosts waited until it was old. It says what the
+// record is afterwards; nil when there is none.
 func GiveBack(ctx context.Context, d *lock.Dir, name, token string) (*record.Record, error) {
 	live.Delete(token)
 	g, err := d.Lock(ctx, name)

@@ -1412,10 +1412,11 @@ func TestGiveBack(t *testing.T) {
 		change func(*record.Record)
 		gone   bool
 	}{
-		"still a claim":  {func(*record.Record) {}, true},
-		"names a keeper": {func(r *record.Record) { r.Keeper, r.KeeperArgv = os.Getpid(), os.Args }, false},
-		"names a pid":    {func(r *record.Record) { r.PID = os.Getpid() }, false},
-		"another's":      {func(r *record.Record) { r.Token = "1.0.1.0123456789abcdef" }, false},
+		"still a claim":          {func(*record.Record) {}, true},
+		"names a keeper":         {func(r *record.Record) { r.Keeper, r.KeeperArgv = os.Getpid(), os.Args }, false},
+		"names one that is gone": {func(r *record.Record) { r.Keeper, r.KeeperArgv = 4_194_305, os.Args }, true},
+		"names a pid":            {func(r *record.Record) { r.PID = os.Getpid() }, false},
+		"another's":              {func(r *record.Record) { r.Token = "1.0.1.0123456789abcdef" }, false},
 	} {
 		p := newPlace(t)
 		w := p.won(p.run(p.want()))

@@ -655,10 +655,10 @@ func (s *session) endedEarly(ctx context.Context, token string, x *record.Exit, 
 		if why == "" {
 			why = "its keeper ended as " + string(x.Outcome)
 		}
-		if !x.Released {
-			if _, err := s.giveBack(token); err != nil {
-				why += fmt.Sprintf("; and giving the claim back failed: %v", err)
-			}
+		// Last words say nothing of the record: it may have been what their keeper
+		// could not get at.
+		if _, err := s.giveBack(token); err != nil {
+			why += fmt.Sprintf("; and giving the claim back failed: %v", err)
 		}
 		s.fail("%s failed to start: %s", s.a.Title, why)
 		return nil, nothingLost, ""

@@ -530,7 +530,7 @@ func (m *machine) host(s *state, h int8) {
 		}
 		n := *s
 		if free {
-			if n.R.T == me.T && n.R.Run == 0 && n.R.Keeper == 0 {
+			if n.R.T == me.T && n.R.Run == 0 && (n.R.Keeper == 0 || n.G[me.T-1].Life == 0) {
 				n.R = rec{}
 			}
 			n.H[h] = host{St: end}
