@@ -262,6 +262,9 @@ func (s *session) launchReaper(ctx context.Context, token string, cmd []string) 
 		}
 		if ended {
 			// The look above came after its end: it has named none.
+			if x := s.lastWord(token, nil); x != nil && x.Error != "" {
+				return nil, x.Error, false
+			}
 			return nil, s.howItEnded(k), false
 		}
 		select {

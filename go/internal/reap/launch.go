@@ -39,6 +39,7 @@ func launchMain(args []string) int {
 	child, argv, err := startReaper(l)
 	if err != nil {
 		complain("reaper: could not be started: %v", err)
+		leaveWord(l, fmt.Errorf("it could not be started: %w", err))
 		return exitFailed
 	}
 	defer child.Close()
@@ -46,10 +47,35 @@ func launchMain(args []string) int {
 	if err := commit(l, child, argv); err != nil {
 		_ = child.Signal(syscall.SIGKILL)
 		complain("reaper: pid %d was stopped again: %v", child.PID(), err)
+		if !errors.Is(err, errLost) {
+			leaveWord(l, fmt.Errorf("pid %d was stopped again: %w", child.PID(), err))
+		}
 		return exitLost
 	}
 	faultPoint("launch-committed")
 	return exitFine
+}
+
+// leaveWord says in the exit record why there is no reaper, as a keeper's launcher
+// does. What a launcher prints goes nowhere, and "it ended with exit code 3" was all
+// that anybody got to read of a full disk.
+func leaveWord(l Launch, why error) {
+	dir, name, _ := splitLock(l.Options.SelfLock)
+	d, err := lock.OpenExisting(dir)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), launchGate)
+	defer cancel()
+	g, err := d.Lock(ctx, name)
+	if err != nil {
+		return
+	}
+	defer g.Unlock()
+	_ = record.WriteExit(d, g, name, record.Exit{
+		Token: l.Token, Outcome: record.Failed, At: time.Now().UnixMilli(), Error: why.Error(),
+	})
 }
 
 func startReaper(l Launch) (*proc.Handle, []string, error) {
