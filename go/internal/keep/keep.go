@@ -69,10 +69,11 @@ type keeper struct {
 
 // child is one held child, which becomes one run of the process.
 type child struct {
-	handle *proc.Handle
-	id     proc.ID
-	ready  bool // its exec was the next thing
-	since  time.Time
+	handle  *proc.Handle
+	id      proc.ID
+	ready   bool // its exec was the next thing
+	since   time.Time
+	unheard error // why it could not be told to go
 
 	held // what the system holds it by
 }
@@ -391,6 +392,9 @@ func (k *keeper) died(c *child) (Event, bool) {
 	if !c.ready && d.exit.Signal == 0 {
 		// Not the process's exit code: ours, from before it was the process.
 		k.last = nil
+		if c.unheard != nil {
+			return k.startFailed(&startError{stage: stageFork, err: fmt.Errorf("the held child could not be told to go: %w", c.unheard), file: k.spec.File}), true
+		}
 		return k.startFailed(&startError{stage: stageEnded, err: fmt.Errorf("the held child ended (%s)", cause(d)), file: k.spec.File}), true
 	}
 	k.first = false

@@ -2,6 +2,7 @@ package keep
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -191,9 +192,13 @@ type platform struct {
 type held struct{ sock *os.File }
 
 // letGo lets the child exec. One that died meanwhile has closed its end; the
-// wait tells of it.
+// wait tells of it. One that does not hear it would be held for ever.
 func (c *child) letGo() {
-	_, _ = fault.Get("write", "socket", func() (int, error) { return c.sock.Write([]byte{sayGo}) })
+	_, err := fault.Get("write", "socket", func() (int, error) { return c.sock.Write([]byte{sayGo}) })
+	if err != nil && !errors.Is(err, unix.EPIPE) {
+		c.unheard = err
+		c.abandon()
+	}
 }
 
 // tell passes a stop on.
