@@ -195,10 +195,12 @@ func (h *Handle) poll() (int16, error) {
 	return pollNow(h.fd)
 }
 
-func pollNow(fd int) (int16, error) {
+func pollNow(fd int) (int16, error) { return pollFor(fd, 0) }
+
+func pollFor(fd int, limit time.Duration) (int16, error) {
 	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
-		_, err := fault.Get("poll", "pidfd", func() (int, error) { return unix.Poll(fds[:], 0) })
+		_, err := fault.Get("poll", "pidfd", func() (int, error) { return unix.Poll(fds[:], int(limit.Milliseconds())) })
 		if err == nil {
 			if fds[0].Revents&unix.POLLNVAL != 0 {
 				return 0, os.ErrClosed
@@ -320,11 +322,18 @@ func (h *Handle) watch(e *event, wanted int16) {
 	// Go's poller is edge triggered: what happened before this call makes no
 	// edge any more, and one that was meant for POLLIN must not count as
 	// POLLHUP. So every round asks the kernel before it waits.
-	rerr := h.conn.Read(func(fd uintptr) bool {
-		var events int16
-		events, err = pollNow(int(fd))
-		return err != nil || events&wanted != 0
+	rerr := fault.Do("wait", "pidfd", func() error {
+		return h.conn.Read(func(fd uintptr) bool {
+			var events int16
+			events, err = pollNow(int(fd))
+			return err != nil || events&wanted != 0
+		})
 	})
+	if rerr != nil && !h.isClosed() {
+		// The poller has no room for it (fs.epoll.max_user_watches, memory). A wait
+		// that ended here was taken for a death: a second process beside the first.
+		rerr = h.watchAlone(wanted)
+	}
 	switch {
 	case rerr != nil && h.isClosed():
 		// RawConn's own error for this is internal to Go's poller.
@@ -333,6 +342,21 @@ func (h *Handle) watch(e *event, wanted int16) {
 		e.err = fmt.Errorf("wait for process %d: %w", h.pid, rerr)
 	case err != nil:
 		e.err = fmt.Errorf("wait for process %d: %w", h.pid, err)
+	}
+}
+
+// watchAlone waits in the kernel on a thread of its own. It looks up now and then
+// only for Close, which cannot end a poll that is under way.
+func (h *Handle) watchAlone(wanted int16) error {
+	for {
+		var events int16
+		err := h.with(func(fd int) (err error) {
+			events, err = pollFor(fd, 100*time.Millisecond)
+			return err
+		})
+		if err != nil || events&wanted != 0 {
+			return err
+		}
 	}
 }
 
