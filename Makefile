@@ -88,6 +88,11 @@ test-page: build ## the example's page in headless Chromium, which is installed 
 services:
 	@$(NODE) test/support/fetch-services.mjs
 
+# A part of it is in `make test`. ARGS="--only keep/", "--seconds 600", "--replay '...'": see test/faults/faults.mjs.
+.PHONY: faults
+faults: build-fault ## every system call goes wrong in every way, in every scenario; half an hour
+	@$(NODE) test/faults/faults.mjs $(ARGS)
+
 .PHONY: stress
 stress: build ## 2,000 workers and a minute of signals on every Node version, 2,000 workers under the sanitizers
 	@for version in $(MATRIX); do \

@@ -14,7 +14,7 @@ import { spawn } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { plantedPackage, root } from '../support/fixtures.js';
+import { faultBuild, root } from '../support/fixtures.js';
 import { Chaos } from './chaos.js';
 
 const { values } = parseArgs({
@@ -50,7 +50,7 @@ if (isRoot && !process.env[own]) {
 	mkdirSync(dirname(logFile), { recursive: true });
 	console.log(`chaos: seed ${seed}, ${seconds} s, ${profile}, log ${logFile}`);
 	/** @type {Record<string, string | undefined>} */
-	const env = values.plant ? { PG_PACKAGE: plantedPackage(), PG_PLANT: values.plant } : {};
+	const env = values.plant ? { PG_PACKAGE: faultBuild(), PG_PLANT: values.plant } : {};
 	const chaos = new Chaos({ seed, seconds, profile, pace: Number(values.pace), logFile, env, root: isRoot });
 	for (const name of /** @type {NodeJS.Signals[]} */ (['SIGTERM', 'SIGINT'])) process.on(name, () => chaos.interrupt());
 	const violations = await chaos.run();

@@ -1,7 +1,7 @@
 // @ts-check
 /** The compiled test programs. Make builds them first; a test that is run on its own builds what it lacks. */
 import { execFileSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, readdirSync, renameSync, statSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -54,20 +54,6 @@ export const refusing = (what) => [compiled('refusing.c', 'refusing', []), what]
 export const storm = () => compiled('storm.c', 'storm', []);
 
 /**
- * A copy of the package whose library stops at named points, as `make build-fault` built it.
- * @returns {string} the module to import
- */
-export function faultLibrary() {
-	const target = `${process.platform}-${process.arch}`;
-	const copy = join(root, '.cache/fault-library');
-	mkdirSync(copy, { recursive: true });
-	cpSync(join(root, 'lib'), join(copy, 'lib'), { recursive: true });
-	cpSync(join(root, 'package.json'), join(copy, 'package.json'));
-	cpSync(join(root, 'prebuilds-fault', target), join(copy, 'prebuilds', target), { recursive: true });
-	return join(copy, 'lib/index.js');
-}
-
-/**
  * A copy of the package whose keeper can be killed at named points.
  * @returns {{ entry: string, points: string[] }} the module to import, and the points
  */
@@ -89,15 +75,25 @@ export function faultPackage() {
 }
 
 /**
- * A copy of the package with everything from the fault build, so that a bug can be planted in hosts too.
+ * A copy of the package of which everything is the fault build, the library in the host included.
  * @returns {string} the module to import
  */
-export function plantedPackage() {
-	const platform = `${process.platform}-${process.arch}`;
-	const built = join(root, 'prebuilds-fault', platform);
-	if (!existsSync(built)) throw new Error(`${built} is not there: make build-fault`);
-	const copy = join(root, '.cache/planted');
-	for (const from of ['lib', 'package.json']) cpSync(join(root, from), join(copy, from), { recursive: true });
-	cpSync(built, join(copy, 'prebuilds', platform), { recursive: true });
+export function faultBuild() {
+	const target = `${process.platform}-${process.arch}`;
+	const built = join(root, 'prebuilds-fault', target);
+	if (!existsSync(built)) execFileSync(process.execPath, [join(root, 'binding/build.mjs'), '--tags', 'fault']);
+	const copy = join(root, '.cache/fault-build');
+	/** @param {string} from @param {string} to */
+	const replace = (from, to) => {
+		// Two tests at once: a host of the other one would load two copies of one library.
+		if (existsSync(to) && readFileSync(to).equals(readFileSync(from))) return;
+		mkdirSync(dirname(to), { recursive: true });
+		// Beside and renamed, because it may be running or be read for somebody else.
+		cpSync(from, `${to}.${process.pid}`);
+		renameSync(`${to}.${process.pid}`, to);
+	};
+	replace(join(root, 'package.json'), join(copy, 'package.json'));
+	for (const name of readdirSync(join(root, 'lib'))) replace(join(root, 'lib', name), join(copy, 'lib', name));
+	for (const name of readdirSync(built)) replace(join(built, name), join(copy, 'prebuilds', target, name));
 	return join(copy, 'lib/index.js');
 }

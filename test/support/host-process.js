@@ -5,6 +5,7 @@
  */
 import { spawn as nodeSpawn } from 'node:child_process';
 import { openSync } from 'node:fs';
+import { pathToFileURL } from 'node:url';
 import { isMainThread, parentPort, threadId, Worker } from 'node:worker_threads';
 import { spawnFor } from './spawns.js';
 
@@ -173,6 +174,11 @@ const operations = {
 	/** Any other export, for what is plain data in and out. */
 	async invoke(name, ...args) {
 		return (await import(specifier))[name](...args);
+	},
+	/** Only of a fault build: which system call of this process goes wrong from here on, and where those passed are noted. */
+	async fault(call, trace) {
+		const { sync } = await import(new URL('native.js', pathToFileURL(specifier)).href);
+		sync('fault.set', { call, trace });
 	},
 	now,
 	threadId: () => threadId,

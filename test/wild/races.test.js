@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { test } from 'node:test';
-import { faultLibrary } from '../support/fixtures.js';
+import { faultBuild } from '../support/fixtures.js';
 import { nobodysPid, plant, recordText } from '../support/planted.js';
 import { freePort, get } from '../support/ports.js';
 import { alive, processOf } from '../support/processes.js';
@@ -56,7 +56,7 @@ test(`double start: ${threads} threads of each of 4 hosts at once start one`, { 
  */
 async function stoppedClaimant(box) {
 	plant(box, recordText(nobodysPid, [box.proc, box.marker]));
-	const host = await box.host({ threads: 1, env: { PG_PACKAGE: faultLibrary(), PG_STOP: 'claim-decided' } });
+	const host = await box.host({ threads: 1, env: { PG_PACKAGE: faultBuild(), PG_STOP: 'claim-decided' } });
 	const answer = host.guard(1, config(box, 1, { claimTimeoutMs: 15_000 }));
 	answer.catch(() => {});
 	await until(() => processOf(host.pid)?.state === 'T', 10_000, 'it stopped between its read and its write');
