@@ -20,7 +20,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { nobody, whyNotNobody } from '../support/host.js';
-import { marked } from '../support/processes.js';
+import { alive, marked, processOf } from '../support/processes.js';
 import { sandbox, signal } from '../support/sandbox.js';
 import { patience, until } from '../support/until.js';
 
@@ -121,6 +121,36 @@ test('whatever lies under a name of ours: started beside it, or refused by its p
 	for (const kind of Object.keys(plants))
 		for (const what of ['exit', 'life', 'leftover'])
 			assert.equal(answers[`${what}: ${kind}`], 'started', `${what}: ${kind}`);
+});
+
+test('a hard link to a file of ours, where others can make one: its text steers no signal and nothing is started beside it', {
+	skip: !root && 'needs root to be more than another user',
+}, async (t) => {
+	const box = sandbox(t);
+	const host = await box.host();
+	const child = box.spawn([`victim-${box.marker}`, `signals=${box.file('signals')}`, `starts=${box.file('starts')}`]);
+	await until(() => box.lines('starts').length === 1, 5_000, 'the victim runs');
+	const pid = Number(child.pid);
+	// A file of root's that says what somebody else wanted it to say: a log, a mail, a cache.
+	const text = `${pid}\n1\n${JSON.stringify({ token: '1.1.1.aaaa', host: 1, argv: processOf(pid)?.argv })}\n`;
+	writeFileSync(box.file('text'), text);
+	for (const name of ['proc.pid', 'proc.pid.reaping']) {
+		const pidDir = box.file(`with-${name}`);
+		mkdirSync(pidDir);
+		chmodSync(pidDir, 0o777);
+		linkSync(box.file('text'), join(pidDir, name));
+		const processes = [box.process()];
+		const answer = await host.guard(0, { pidDir, version: 2, stopOrphans: true, claimTimeoutMs: 500, processes }, name);
+		assert.match(answer.processes[0].error, new RegExp(`${join(pidDir, name)}.* second name.*remove it`));
+		assert.equal(box.running().length, 0);
+	}
+	// A copy by hard links of a directory that is ours alone is a backup, and no reason to lose sight of a process.
+	await host.guard(0, box.config([], {}), 'ours');
+	execFileSync('cp', ['-al', box.pidDir, box.file('backup')]);
+	const again = await host.guard(0, box.config([], { claimTimeoutMs: 500 }), 'again');
+	assert.deepEqual([again.processes[0].error, again.processes[0].adopted], [undefined, true]);
+	assert.ok(alive(pid));
+	assert.deepEqual(box.lines('signals'), []);
 });
 
 test('a host that is not root says of each file that it may not use whose it is or what right it lacks', {

@@ -20,6 +20,7 @@ type Dir struct {
 	f        *os.File
 	dev, ino uint64
 	uid      int
+	shared   bool // others can put files into it
 }
 
 // statfs is a variable so that a test can stand in for a mount it cannot make.
@@ -69,7 +70,7 @@ func OpenExisting(path string) (*Dir, error) {
 			return nil, &UnfitError{Path: real, Mount: kind}
 		}
 	}
-	return &Dir{path: real, f: f, dev: uint64(st.Dev), ino: st.Ino, uid: int(st.Uid)}, nil
+	return &Dir{path: real, f: f, dev: uint64(st.Dev), ino: st.Ino, uid: int(st.Uid), shared: exposes(&st, true) != ""}, nil
 }
 
 // Path is the directory's real path at the time it was opened.
@@ -125,6 +126,13 @@ func (d *Dir) Open(name string, flag int, perm os.FileMode) (*os.File, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		unix.Close(fd)
 		return nil, fmt.Errorf("open %s: not a regular file; remove it: %w", d.Join(name), unix.EINVAL)
+	}
+	if d.shared && st.Nlink > 1 {
+		// Ours by its owner, and put here by somebody else: a root's file whose
+		// text somebody had a say in named a process to be signalled. Where
+		// nobody else can do that a second name is a backup's.
+		unix.Close(fd)
+		return nil, fmt.Errorf("open %s: it has a second name (a hard link), and others can write here; remove it: %w", d.Join(name), unix.EMLINK)
 	}
 	return os.NewFile(uintptr(fd), d.Join(name)), nil
 }
