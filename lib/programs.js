@@ -23,6 +23,9 @@ import {
 import { tmpdir, userInfo } from 'node:os';
 import { dirname, join } from 'node:path';
 
+/** Who may write to a directory with this bit removes and renames only what is theirs. */
+const STICKY = 0o1000;
+
 /** @param {string} file */
 function runnable(file) {
 	try {
@@ -52,13 +55,27 @@ export function notRunnable(file) {
  * Throws for what another user could change or could have put there: what is run from it gets signals sent and
  * processes started in our name.
  * @param {string} path
+ * @param {number} [unless] A mode bit with which others may write: what is ours in there stays ours.
  */
-function checkOwned(path) {
+function checkOwned(path, unless = 0) {
 	const { uid, mode } = lstatSync(path);
 	const own = process.getuid?.() ?? uid;
 	if (uid !== own && uid !== 0) throw new Error(`${path} belongs to user ${uid}`);
 	if ((mode & constants.S_IFMT) === constants.S_IFLNK) throw new Error(`${path} is a symbolic link`);
-	if (process.platform !== 'win32' && mode & 0o022) throw new Error(`${path} can be written by other users`);
+	if (process.platform !== 'win32' && mode & 0o022 && !(mode & unless))
+		throw new Error(`${path} can be written by other users`);
+}
+
+/**
+ * Throws for a directory that another user could put another one in the place of: what was checked is looked up once
+ * more when it is run.
+ * @param {string} directory
+ */
+function checkAbove(directory) {
+	for (let above = dirname(directory); ; above = dirname(above)) {
+		checkOwned(above, STICKY);
+		if (above === dirname(above)) return;
+	}
 }
 
 /**
@@ -90,6 +107,7 @@ function copyInto(parent, files) {
 	mkdirSync(parent, { recursive: true, mode: 0o700 });
 	const home = realpathSync(parent);
 	checkOwned(home);
+	checkAbove(home);
 	const wanted = digest(Object.values(files));
 	const copy = join(home, `.programs-${wanted}`);
 	if (isThere(copy, Object.keys(files), wanted)) return copy;

@@ -12,8 +12,10 @@ import {
 	mkdtempSync,
 	readdirSync,
 	readFileSync,
+	renameSync,
 	rmSync,
 	statSync,
+	symlinkSync,
 	writeFileSync,
 } from 'node:fs';
 import { constants, tmpdir } from 'node:os';
@@ -390,6 +392,26 @@ describe('what cannot load says so', () => {
 			assert.match(message, /is not what its name says; remove it.*process-guard-65534 can be written by other users/);
 		});
 
+		test('are copied elsewhere when a directory above pidDir can be written by others, but for one like /tmp', {
+			skip,
+		}, () => {
+			const above = join(directory, 'above');
+			mkdirSync(above);
+			renameSync(pidDir, join(above, 'run'));
+			pidDir = join(above, 'run');
+			chmodSync(above, 0o777);
+			symlinkSync(join(directory, 'tmp'), join(above, 'tmp'));
+			chmodSync(above, 0o1777);
+			assert.ok(asNobody().keeper.startsWith(pidDir), 'with the sticky bit');
+			rmSync(join(pidDir, readdirSync(pidDir)[0]), { recursive: true });
+			chmodSync(above, 0o777);
+			assert.ok(asNobody().keeper.startsWith(join(directory, 'tmp')), 'without');
+			chmodSync(above, 0o1777);
+			chownSync(above, 65533, 65533);
+			assert.ok(asNobody().keeper.startsWith(join(directory, 'tmp')), "another user's");
+			assert.deepEqual(readdirSync(pidDir), []);
+		});
+
 		test('are copied elsewhere when pidDir belongs to somebody else', { skip }, () => {
 			chownSync(pidDir, 65533, 65533);
 			chmodSync(pidDir, 0o755);
@@ -399,6 +421,7 @@ describe('what cannot load says so', () => {
 		});
 
 		test("are not copied by root into another user's directory", { skip }, () => {
+			chownSync(join(directory, 'tmp'), 0, 0);
 			const code = `const { privateCopy } = await import(${JSON.stringify(pathToFileURL(join(root, 'lib/programs.js')).href)});
 				console.log(JSON.stringify(privateCopy({ keeper: ${JSON.stringify(join(directory, 'keeper'))} }, ${JSON.stringify(pidDir)})));`;
 			const made = JSON.parse(run(code, { env: { TMPDIR: join(directory, 'tmp') } }));
