@@ -1,20 +1,7 @@
 // @ts-check
-/** The stress programs, short enough for every run; `make stress` and `make leaks` run them at full length. */
-import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
+/** The stress programs, short enough for every run; `make stress` runs them at full length. */
 import { test } from 'node:test';
-import { fileURLToPath } from 'node:url';
-
-/** @param {string[]} args */
-function passes([program, ...args]) {
-	const { status, signal, stdout, stderr } = spawnSync(
-		process.execPath,
-		[fileURLToPath(new URL(program, import.meta.url)), ...args],
-		{ encoding: 'utf8', env: { ...process.env, NODE_TEST_CONTEXT: undefined }, timeout: 300_000 }
-	);
-	assert.deepEqual({ status, signal }, { status: 0, signal: null }, stdout + stderr);
-	assert.match(stdout, /: ok\n$/);
-}
+import { passes } from './passes.js';
 
 test('workers that only themselves load the addon come and go in the middle of calls', () => {
 	passes(['churn.mjs', '--workers', '240']);
@@ -28,8 +15,4 @@ const seconds = process.env.PG_STORM_SECONDS ?? '10';
 
 test(`${seconds} seconds of signals from outside do not end the host`, () => {
 	passes(['storm.mjs', '--seconds', seconds]);
-});
-
-test('hundreds of guard() calls, thousands of synchronous ones and workers leave nothing in the host', () => {
-	passes(['leak.mjs', '--guards', '450', '--syncs', '5400', '--workers', '36']);
 });
