@@ -57,6 +57,7 @@ type keeper struct {
 	last   *death // of the last run
 	lastID proc.ID
 	first  bool // no process was started yet
+	ran    bool // the last child got to its exec
 	failed error
 	count  count
 	due    time.Time // when the back-off is over
@@ -317,7 +318,7 @@ func (k *keeper) fork() Event {
 	if err != nil {
 		return k.startFailed(&startError{stage: stageFork, err: err, file: k.spec.File})
 	}
-	k.child = c
+	k.child, k.ran = c, false
 	faultPoint("keep-forked")
 	return Forked
 }
@@ -492,9 +493,10 @@ func (k *keeper) exitRecord() record.Exit {
 }
 
 // recordCrash keeps the record, which goes on naming the dead process, so that
-// claimants see that a restart is owed.
+// claimants see that a restart is owed. One that never got to its exec stays
+// `starting`: confirmed here, its threads said that it ran again, and was gone.
 func (k *keeper) recordCrash() {
-	k.rec.Starting, k.rec.Restarts = false, k.count.used
+	k.rec.Starting, k.rec.Restarts = k.rec.Starting && !k.ran, k.count.used
 	// What cannot be written here changes nothing: the old record still names
 	// the dead process and this keeper.
 	_ = record.Write(k.dir, k.gate, k.spec.Name, k.rec)

@@ -177,7 +177,7 @@ func (k *keeper) execAnswer(c *child, said []byte) (Event, bool) {
 		return 0, false // it ended before its exec; its death is next
 	}
 	c.ready, c.since = true, time.Now()
-	k.first, k.count.tries, k.retry = false, 0, 0
+	k.first, k.ran, k.count.tries, k.retry = false, true, 0, 0
 	faultPoint("keep-ran")
 	return Ran, true
 }

@@ -909,3 +909,38 @@ func TestPidDirGoneWithoutInotify(t *testing.T) {
 		t.Fatal("not noticed")
 	}
 }
+
+// A restart whose exec is refused for now is no run: threads that watch said that the
+// process ran again, and a moment later that it was gone and nobody knew how.
+func TestARestartThatCannotExecYetIsNeverConfirmed(t *testing.T) {
+	text, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "sh")
+	if err := os.WriteFile(file, text, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := newClaim(t, file, "-c", "exit 3")
+	c.spec.Restart = spec.Restart{Max: 1, BaseMs: 500, CapMs: 1000}
+	if err := c.launch(); err != nil {
+		t.Fatal(err)
+	}
+	var x *record.Exit
+	c.until(func() bool { x = c.exit(); return x != nil && x.Outcome == record.Restarting }, "the back-off")
+	crashed := x.PID
+	busy, err := os.OpenFile(file, os.O_WRONLY, 0) // ETXTBSY from here on
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	c.until(func() bool { x = c.exit(); return x != nil && x.Error != "" }, "a start that was refused")
+	if r := c.record(); r == nil || r.PID == crashed || !r.Starting {
+		t.Errorf("it is confirmed although it never ran: %+v", r)
+	}
+	busy.Close()
+	keeper := c.record().Keeper
+	if x := c.ended(keeper); x.Outcome != record.GaveUp || x.Restarts != 1 {
+		t.Errorf("exit %s", asJSON(x))
+	}
+}

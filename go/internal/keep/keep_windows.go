@@ -243,7 +243,7 @@ func (k *keeper) follow(c *child) {
 			return 0, false
 		}
 		c.ready, c.since = true, time.Now()
-		k.first, k.count.tries, k.retry = false, 0, 0
+		k.first, k.ran, k.count.tries, k.retry = false, true, 0, 0
 		return Ran, true
 	}
 	_ = c.handle.Wait(background)
