@@ -92,29 +92,29 @@ test('stale takeover race: a claimant that is killed there holds nobody up', asy
 	await box.startedTimes(1, 'starts1');
 });
 
-test("version replacement: v2's lock stays while v1's keeper has yet to see the end of v1", async (t) => {
-	const box = sandbox(t);
-	const [first, second] = [await box.host({ threads: 1 }), await box.host({ threads: 1 })];
-	const old = (await first.guard(1, config(box, 1))).processes[0];
-	const [keeper] = box.keepers();
-	await box.stopOutsideTheGate(keeper.pid);
-	process.kill(old.pid, 'SIGKILL');
-	await until(() => !alive(old.pid), 5_000, 'v1 has died and nobody was told');
-	const { processes } = await second.guard(1, config(box, 2));
-	assert.deepEqual([processes[0].adopted, processes[0].error], [false, undefined]);
-	const { token } = box.record();
-	process.kill(keeper.pid, 'SIGCONT');
-	await until(() => !alive(keeper.pid, keeper.started), 10_000, "v1's keeper has seen it and has gone");
-	await never(
-		() => box.record()?.token !== token || box.running().length !== 1,
-		300,
-		"v2's lock or process is touched"
-	);
-	assert.deepEqual([box.record().version, box.record().pid, box.only().pid], [2, processes[0].pid, processes[0].pid]);
-	await box.startedTimes(1, 'starts1');
-});
-
 for (const how of /** @type {const} */ (['SIGTERM', 'SIGKILL'])) {
+	test(`version replacement: v2's lock stays while v1's keeper has yet to see the end of v1 by ${how}`, async (t) => {
+		const box = sandbox(t);
+		const [first, second] = [await box.host({ threads: 1 }), await box.host({ threads: 1 })];
+		const old = (await first.guard(1, config(box, 1))).processes[0];
+		const [keeper] = box.keepers();
+		await box.stopOutsideTheGate(keeper.pid);
+		process.kill(old.pid, how);
+		await until(() => !alive(old.pid), 5_000, 'v1 has died and nobody was told');
+		const { processes } = await second.guard(1, config(box, 2));
+		assert.deepEqual([processes[0].adopted, processes[0].error], [false, undefined]);
+		const { token } = box.record();
+		process.kill(keeper.pid, 'SIGCONT');
+		await until(() => !alive(keeper.pid, keeper.started), 10_000, "v1's keeper has seen it and has gone");
+		await never(
+			() => box.record()?.token !== token || box.running().length !== 1,
+			300,
+			"v2's lock or process is touched"
+		);
+		assert.deepEqual([box.record().version, box.record().pid, box.only().pid], [2, processes[0].pid, processes[0].pid]);
+		await box.startedTimes(1, 'starts1');
+	});
+
 	test(`version replacement: v2's lock stays while the exit of v1 by ${how} waits in the host that started it`, async (t) => {
 		const box = sandbox(t);
 		const [first, second] = [await box.host({ threads: 1 }), await box.host({ threads: 1 })];
