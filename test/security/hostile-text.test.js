@@ -4,6 +4,7 @@
  * path or is signalled.
  */
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -138,7 +139,10 @@ test('what JavaScript is told of such a file is plain data', async (t) => {
 test("a stranger's command line reaches no log: neither its arguments nor a line of its own making", async (t) => {
 	const box = sandbox(t);
 	const { clearStaleHostPidFiles, currentReaper } = await import('harper-process-guard');
-	const child = box.spawn(['password', '\n2030-01-01 [error] FORGED', '\u001b[2J']);
+	const words = ['-c', 'read line', 'password', '\n2030-01-01 [error] FORGED', '\u001b[2J'];
+	const child = spawn('/bin/sh', words, { stdio: ['pipe', 'ignore', 'ignore'] });
+	box.children.push(child);
+	await until(() => processOf(Number(child.pid))?.argv.includes('password'), 5_000, 'the stranger runs');
 	mkdirSync(box.file('pids'));
 	mkdirSync(box.pidDir, { mode: 0o700 });
 	writeFileSync(box.file('pids/agent.pid'), `${child.pid}\n`);
@@ -160,7 +164,7 @@ test("a stranger's command line reaches no log: neither its arguments nor a line
 	said.push(String(/** @type {any} */ (currentReaper({ name: 'watch' }, box.pidDir)).error));
 	assert.equal(said.length, 2);
 	for (const line of said) {
-		assert.match(line, new RegExp(`pid ${child.pid}, which is running \`${box.proc}\``));
+		assert.match(line, new RegExp(`pid ${child.pid}, which is running \`/bin/sh\``));
 		assert.ok(!/password|FORGED|\p{Cc}/u.test(line), line);
 	}
 	assert.deepEqual(readdirSync(box.file('pids')), []);
