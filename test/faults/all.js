@@ -77,7 +77,7 @@ export async function walkAll(steps, { seconds = Infinity, say = () => {} } = {}
 				const began = performance.now();
 				const outcome = await walk(lane, step.scenario, step.point, step.what);
 				const took = Math.round(performance.now() - began);
-				walks++;
+				if (++walks % 250 === 0) say(`${walks} walks, ${queue.length} to go`);
 				points.add(nameOf({ ...step, what: '' }));
 				if (!outcome.reached) missed++;
 				if (outcome.violations.length > 0) {
