@@ -368,8 +368,9 @@ func (s *session) codes() []int {
 // is the process to follow now; done: there is none.
 func (s *session) answerKeeper(ctx context.Context, f *following, say *saying, sub *watch.Sub) (next *following, again, done bool) {
 	cause := s.cause(say.exit, say.known)
-	if other := s.replacedBy(f); other != nil && (say.outcome == record.Restarting || say.outcome == record.Taken) {
-		// Its keeper finds that out in its gate; a restart was never to come.
+	if other := s.replacedBy(f); other != nil && (say.outcome == record.Restarting || say.outcome == record.Taken || say.outcome == record.Gone) {
+		// Its keeper finds that out in its gate; a restart was never to come. It says
+		// gone where the claim that took its record was given back before it looked.
 		s.wasReplaced(other, cause)
 		return nil, false, true
 	}
