@@ -75,6 +75,12 @@ const wishes = [
 	{ abort: 12 },
 ];
 
+/**
+ * Whom nobody may signal, each with the file in which it counts signals: one whose command line begins with that of a
+ * guarded process, as a match asks for, and one with another. Both are named by records that are planted.
+ */
+const strangers = ['twin', 'stranger'];
+
 export class Chaos {
 	/** @type {string[]} */
 	violations = [];
@@ -206,10 +212,10 @@ export class Chaos {
 		}
 		const strange = this.box.files().filter((name) => !documented.test(name));
 		if (strange.length > 0) this.violation(`undocumented files: ${strange.join(' ')}`);
-		for (const child of this.box.children) {
-			const got = textOf(this.box.file(`stranger-${child.pid}`)) || textOf(this.box.file('twin'));
+		for (const [index, child] of this.box.children.entries()) {
+			const got = textOf(this.box.file(strangers[index])).trim();
 			if (got || !alive(Number(child.pid)))
-				this.violation(`stranger ${child.pid} got a signal: ${got || 'it is gone'}`);
+				this.violation(`${strangers[index]}, pid ${child.pid}, got a signal: ${got || 'it is gone'}`);
 		}
 		for (const slot of this.slots) {
 			const { host } = slot;
@@ -684,14 +690,9 @@ export class Chaos {
 			threads: new Set(),
 			under: [],
 		}));
-		// Two strangers: one with the very command line of a guarded process, and one that stale records name.
-		const twin = this.config(1, 'proc').processes[0].args.filter((word) => !word.startsWith('starts='));
-		const words = (/** @type {string} */ file) => ['term=ignore', `signals=${this.box.file(file)}`];
-		for (const args of [
-			[...twin, ...words('twin')],
-			['stranger', ...words('stranger')],
-		]) {
-			const child = this.box.spawn(args);
+		const twin = this.config(1, 'proc').processes[0].args;
+		for (const [index, words] of [twin, ['bystander']].entries()) {
+			const child = this.box.spawn([...words, 'term=ignore', `signals=${this.box.file(strangers[index])}`]);
 			this.table.strangers.add(Number(child.pid));
 		}
 		await Promise.all(this.slots.map((slot) => this.startHost(slot, slot.number / this.slots.length, claims ? 3 : 2)));
