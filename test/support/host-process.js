@@ -270,6 +270,8 @@ if (isMainThread) {
 	});
 	// A test that died must not leave its hosts behind.
 	process.on('disconnect', () => letGo || process.exit(0));
+	// Nor must one that died while this was being loaded.
+	if (!process.connected) process.exit(0);
 	for (const thread of Array.from({ length: Number(process.env.PG_TEST_THREADS ?? 0) }, (_, index) => index + 1))
 		await startWorker(thread);
 	send({ event: 'ready' });
