@@ -79,12 +79,13 @@ test('an exit that comes before anybody watches is told at once', async (t) => {
 			const results = await host.guardAll(box.config(['end=0:exit:0'], { spawn: { kind }, claimTimeoutMs: 5_000 }), {
 				key,
 			});
-			for (const { processes, tookMs } of results) {
-				assert.equal(processes[0].error, undefined);
-				assert.ok(tookMs < 4_000, `it waited ${tookMs} ms`);
-			}
-			for (const thread of [1, 2])
-				await host.stateUntil(thread, (state) => state.exited && state.code === 0, 5_000, 'the end is told', { key });
+			for (const { tookMs } of results) assert.ok(tookMs < 4_000, `it waited ${tookMs} ms`);
+			// Without a keeper the event loop may have collected it before anybody could look: an error with its code then.
+			const told = (/** @type {any} */ state) =>
+				state.error === undefined
+					? state.exited && state.code === 0
+					: kind === 'no-launcher' && /it ended with exit code 0/.test(state.error);
+			for (const thread of [1, 2]) await host.stateUntil(thread, told, 5_000, 'the end is told', { key });
 			await until(() => box.keepers().length === 0 && !box.files().includes('proc.pid'), 5_000, 'nothing is left');
 		}
 	}
