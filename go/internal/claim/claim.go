@@ -769,5 +769,9 @@ func Release(ctx context.Context, d *lock.Dir, name, token string) (*record.Reco
 	if err != nil || rec == nil || rec.Token != token {
 		return rec, err
 	}
-	return nil, record.Remove(d, g, name)
+	if err := record.Remove(d, g, name); err != nil {
+		return nil, err
+	}
+	live.Delete(token)
+	return nil, nil
 }

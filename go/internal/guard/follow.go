@@ -578,6 +578,12 @@ func (s *session) answerDirect(ctx context.Context, f *following) (again bool) {
 	}
 	s.patch(append(changes, pair{"exited", true})...)
 	if !s.stopAsked(f) && (!known || !s.deliberate(x)) {
+		if f.handle == nil {
+			// No record names it, so nobody can see that it is dead.
+			if _, err := s.giveBack(f.rec.Token); err != nil {
+				s.log("warn", "the claim of %s could not be given back: %v", s.a.Title, err)
+			}
+		}
 		return s.byLock(ctx, f, x, known, s.restarts)
 	}
 	cur, err := claim.Release(ctx, s.dir, s.a.Name, f.rec.Token)
@@ -609,10 +615,12 @@ func (s *session) directExit(ctx context.Context, f *following) (proc.Exit, bool
 		ok bool
 	}
 	kernel := make(chan result, 1)
-	go func() {
-		x, ok := f.handle.WaitExit(wctx)
-		kernel <- result{x, ok}
-	}()
+	if f.handle != nil {
+		go func() {
+			x, ok := f.handle.WaitExit(wctx)
+			kernel <- result{x, ok}
+		}()
+	}
 	for {
 		select {
 		case r := <-kernel:

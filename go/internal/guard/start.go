@@ -722,9 +722,7 @@ func (s *session) direct(ctx context.Context, token string, orphan *record.Recor
 		k = &child{pid: h.PID(), handle: h, answers: make(chan spawnMessage)}
 	}
 	if k.handle == nil {
-		_, _ = s.giveBack(token)
-		s.fail("%s failed to start: %s", s.a.Title, strings.Replace(s.howItEnded(k), "its launcher", "it", 1))
-		return nil, nothingLost
+		return s.overAlready(token, k), nothingLost
 	}
 	cctx, cancel := s.hurried(s.e.Context())
 	rec, taken, err := claim.CommitDirect(cctx, s.dir, s.a.Name, token, k.handle, s.want)
@@ -749,9 +747,22 @@ func (s *session) direct(ctx context.Context, token string, orphan *record.Recor
 		// reap it.
 		adopted(h, s.e.Context().Done())
 	}
+	s.startedDirect(k)
+	return &following{rec: rec, direct: k, handle: k.handle}, nothingLost
+}
+
+func (s *session) startedDirect(k *child) {
 	s.patch(pair{"restarts", s.restarts}, pair{"pid", k.pid}, pair{"adopted", false}, pair{"started", true})
 	s.log("info", "%s started as pid %d: %s", s.a.Title, k.pid, s.file)
-	return &following{rec: rec, direct: k, handle: k.handle}, nothingLost
+}
+
+// overAlready follows a process that its event loop had collected before anybody
+// could open it. It did start: its end is on the way, and the claim stays until
+// that is answered.
+func (s *session) overAlready(token string, k *child) *following {
+	s.startedDirect(k)
+	rec := &record.Record{PID: k.pid, Token: token, Version: s.a.Version, Argv: s.want, Host: proc.Self().PID, HostStarted: proc.Self().Started, Restarts: s.restarts}
+	return &following{rec: rec, direct: k, over: true}
 }
 
 // childrenNow lists the host's own children, to tell later which are new.
