@@ -16,7 +16,17 @@
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs';
+import {
+	existsSync,
+	mkdirSync,
+	mkdtempSync,
+	readdirSync,
+	readFileSync,
+	renameSync,
+	rmSync,
+	statSync,
+	writeFileSync,
+} from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -234,11 +244,45 @@ function buildShim(out) {
 	]);
 }
 
+/**
+ * What is linked into the binaries is under licences that want their texts beside them.
+ * @param {string} out
+ */
+function writeLicences(out) {
+	const list = (/** @type {string[]} */ args, /** @type {string} */ cgo) => {
+		const { status, stdout } = spawnSync('go', args, {
+			cwd: root,
+			encoding: 'utf8',
+			env: { ...process.env, ...goEnv, CGO_ENABLED: cgo, CC: compiler },
+			stdio: ['ignore', 'pipe', 'inherit'],
+		});
+		if (status !== 0) throw new BuildError(`go ${args[0]} failed; its messages are above`);
+		return stdout.split('\n').filter(Boolean);
+	};
+	const format = '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}\t{{.Dir}}{{end}}{{end}}';
+	const modules = list(['list', '-deps', '-f', format, './go/capi', './go/cmd/keeper', './go/cmd/reaper'], '1');
+	// Its patent grant belongs to it.
+	const parts = list(['env', 'GOROOT'], '0').map((goroot) => `The Go standard library and runtime\t${goroot}`);
+	const texts = [...parts, ...[...new Set(modules)].sort()].map((line) => {
+		const [name, directory] = line.split('\t');
+		const files = readdirSync(directory).filter((file) => /^(licen[cs]e|copying|notice|patents)\b/i.test(file));
+		if (files.length === 0) throw new BuildError(`${name} in ${directory} has no licence text`);
+		return [`# ${name}`, ...files.sort().map((file) => readFileSync(join(directory, file), 'utf8').trim())].join(
+			'\n\n'
+		);
+	});
+	writeFileSync(
+		out,
+		`What the binaries beside this file contain of others, and its licences.\n\n${texts.join('\n\n')}\n`
+	);
+}
+
 /** @type {Array<{ file: string, sources: string[], build: (out: string) => void }>} */
 const products = [
 	{ file: library, sources: [...goSources, 'binding/guard.h', 'binding/glibc.h'], build: buildLibrary },
 	{ file: 'guard.node', sources: ['binding'], build: buildShim },
 	...['keeper', 'reaper'].map((name) => ({ file: executable(name), sources: goSources, build: buildExecutable(name) })),
+	{ file: 'LICENCES.txt', sources: ['go.mod', 'go.sum', 'binding/build.mjs'], build: writeLicences },
 ];
 
 try {

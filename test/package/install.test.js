@@ -179,7 +179,10 @@ describe('the package', { skip }, () => {
 		);
 		for (const wanted of full ? supported : [target]) {
 			const names = paths.filter((path) => path.startsWith(`prebuilds/${wanted}/`));
-			assert.equal(names.length, 4, `${wanted}: ${names}`);
+			assert.equal(names.length, 5, `${wanted}: ${names}`);
+			const licences = run('tar', ['-xzOf', tarball, `package/prebuilds/${wanted}/LICENCES.txt`], {});
+			for (const part of ['The Go Authors', 'golang.org/x/sys', 'gopsutil', 'Redistribution'])
+				assert.ok(licences.includes(part), `${wanted}: ${part}`);
 		}
 		for (const { path, mode } of packed) {
 			if (/^prebuilds\/(?!win32)[\w-]+\/(keeper|reaper)$/.test(path)) assert.equal(mode & 0o777, 0o755, path);

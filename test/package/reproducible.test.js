@@ -60,7 +60,7 @@ for (const target of targets) {
 					])
 			);
 		}
-		assert.equal(Object.keys(sums[0]).length, 4);
+		assert.equal(Object.keys(sums[0]).length, 5);
 		assert.deepEqual(sums[0], sums[1]);
 	});
 }
