@@ -17,7 +17,7 @@ test('restart storm: what dies at once and what dies after each healthy second a
 		box.process([`starts=${box.file(name)}`, ...words], { name })
 	);
 	const call = { pidDir: box.pidDir, restart: { baseMs: 5 } };
-	// A second call would find the first one given up after 40 ms, and start it anew: one thread calls for that.
+	// A second call may come after the first one's process was given up, and start it anew: one thread calls for that.
 	await host.guard(1, { ...call, processes: [atOnce, eachSecond] });
 	await host.guard(2, { ...call, processes: [eachSecond] });
 	for (const [thread, index, name] of /** @type {const} */ ([
@@ -33,6 +33,21 @@ test('restart storm: what dies at once and what dies after each healthy second a
 	await until(() => box.keepers().length === 0, 5_000, 'the keepers have gone');
 	await never(() => box.running().length > 0 || box.keepers().length > 0, 300, 'it goes on');
 	for (const name of Object.keys(shapes)) await box.startedTimes(6, name);
+});
+
+test('restart storm: eight threads that call at once see one storm, and what was given up stays down', async (t) => {
+	const box = sandbox(t);
+	const host = await box.host({ threads: 8 });
+	const config = box.config([`starts=${box.file('starts')}`, 'end=0:exit:1'], { restart: { baseMs: 40 } });
+	const results = await host.guardAll(config);
+	for (const thread of host.threadNumbers()) {
+		const state = await host.stateUntil(thread, (one) => one.error, 20_000, 'it was given up');
+		// One that only waited for it was never told of a process of its own.
+		assert.match(state.error, /died 6 times|gave up after 5 restarts while this call waited/);
+	}
+	assert.equal(results.length, 8);
+	await never(() => box.running().length > 0 || box.keepers().length > 0, 300, 'it goes on');
+	await box.startedTimes(6);
 });
 
 test('zombies under pid 1 node: none is left by workers that end, in the middle of a start too', {

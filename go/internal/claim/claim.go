@@ -114,6 +114,8 @@ type claimer struct {
 	began time.Time
 	notes *notes
 	seen  map[string]time.Time // when a claim without a stamp of ours was first looked at
+	// The generation that was waited for last, and that a restart was owed in.
+	waited, owed string
 }
 
 // notes keeps each line once, in the order they came.
@@ -156,6 +158,7 @@ func (c *claimer) pass(ctx context.Context) (Result, *waiting, error) {
 	fault.StopAt("claim-decided")
 	switch d.Action {
 	case Wait:
+		c.remember(d, s)
 		return Result{}, s.waiting(d, c), nil
 	case Refuse:
 		return Result{}, nil, c.refusal(d, s)
@@ -184,6 +187,33 @@ func (c *claimer) pass(ctx context.Context) (Result, *waiting, error) {
 		}
 		return Result{Won: won}, nil, nil
 	}
+}
+
+// remember keeps whose start or restart this call waits for.
+func (c *claimer) remember(d Decision, s *scene) {
+	switch d.Why {
+	case WhyRestartOwed:
+		c.owed, c.waited = s.rec.Token, s.rec.Token
+	case WhyClaimInFlight, WhyStarting:
+		c.waited = s.rec.Token
+	}
+}
+
+// ended is how the generation that this call waited for ended, if that was for
+// good: its keeper gave up, or was stopped while it owed a restart. A shutdown in
+// the middle of a start is no such end: whoever waits then has yet to be served.
+func (c *claimer) ended() *record.Exit {
+	if c.waited == "" {
+		return nil
+	}
+	x, err := record.ReadExit(c.q.Dir, c.q.Name)
+	if err != nil || x == nil || x.Token != c.waited {
+		return nil
+	}
+	if x.Outcome == record.GaveUp || x.Outcome == record.Released && x.Token == c.owed {
+		return x
+	}
+	return nil
 }
 
 // gate takes the gate within the budget. A look that comes right when the
@@ -219,6 +249,7 @@ type scene struct {
 	reaping *record.Record
 	reaped  *proc.Handle
 	older   *generation
+	ended   *record.Exit
 }
 
 func (s *scene) close() {
@@ -248,6 +279,8 @@ func (c *claimer) look() (*scene, error) {
 	s.rec = rec
 	if rec == nil {
 		s.facts.Found = Absent
+		s.ended = c.ended()
+		s.facts.Ended = s.ended != nil
 		c.lookForOlder(s, "")
 		return s, c.lookAtReaping(s)
 	}

@@ -38,6 +38,9 @@ func everything(f func(Facts)) (n int) {
 				if found == Bare || process == Dead {
 					visit(Facts{Found: found, Reaping: reaping, Process: process})
 				}
+				if found == Absent && process == Dead {
+					visit(Facts{Found: found, Reaping: reaping, Ended: true})
+				}
 			}
 		}
 	}
@@ -99,6 +102,10 @@ func protocol(f Facts) Action {
 		default: // its reaper alive: wait; identity unknown: wait
 			return refuse(f.Spent)
 		}
+	}
+	// What was given up or stopped is left down by the calls that waited for it.
+	if f.Found == Absent && f.Ended && f.Older == NoOlder {
+		return Refuse
 	}
 	if f.Found == Absent || f.Found == Foreign {
 		return take(Take)
@@ -214,7 +221,7 @@ func TestNeverTwo(t *testing.T) {
 		}
 		if d.Action == Refuse && !f.Spent {
 			switch d.Why {
-			case WhyOtherNSHeld, WhyBareAlive, WhyTurns, WhyNameInUse:
+			case WhyOtherNSHeld, WhyBareAlive, WhyTurns, WhyNameInUse, WhyEnded:
 			default:
 				fail("there is time left")
 			}
