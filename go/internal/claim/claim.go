@@ -110,12 +110,11 @@ func Run(ctx context.Context, q Request) (Result, error) {
 }
 
 type claimer struct {
-	q     Request
-	began time.Time
-	notes *notes
-	seen  map[string]time.Time // when a claim without a stamp of ours was first looked at
-	// The generation that was waited for last, and that a restart was owed in.
-	waited, owed string
+	q      Request
+	began  time.Time
+	notes  *notes
+	seen   map[string]time.Time // when a claim without a stamp of ours was first looked at
+	waited string               // the generation that was waited for last
 }
 
 // notes keeps each line once, in the order they came.
@@ -192,28 +191,23 @@ func (c *claimer) pass(ctx context.Context) (Result, *waiting, error) {
 // remember keeps whose start or restart this call waits for.
 func (c *claimer) remember(d Decision, s *scene) {
 	switch d.Why {
-	case WhyRestartOwed:
-		c.owed, c.waited = s.rec.Token, s.rec.Token
-	case WhyClaimInFlight, WhyStarting:
+	case WhyClaimInFlight, WhyStarting, WhyRestartOwed:
 		c.waited = s.rec.Token
 	}
 }
 
-// ended is how the generation that this call waited for ended, if that was for
-// good: its keeper gave up, or was stopped while it owed a restart. A shutdown in
-// the middle of a start is no such end: whoever waits then has yet to be served.
-func (c *claimer) ended() *record.Exit {
+// gaveUp is the last word of the generation that this call waited for, if its
+// keeper gave up. A shutdown is no such end: a process that is over and whose
+// keeper has yet to say so looks as if a restart were owed, too.
+func (c *claimer) gaveUp() *record.Exit {
 	if c.waited == "" {
 		return nil
 	}
 	x, err := record.ReadExit(c.q.Dir, c.q.Name)
-	if err != nil || x == nil || x.Token != c.waited {
+	if err != nil || x == nil || x.Token != c.waited || x.Outcome != record.GaveUp {
 		return nil
 	}
-	if x.Outcome == record.GaveUp || x.Outcome == record.Released && x.Token == c.owed {
-		return x
-	}
-	return nil
+	return x
 }
 
 // gate takes the gate within the budget. A look that comes right when the
@@ -249,7 +243,7 @@ type scene struct {
 	reaping *record.Record
 	reaped  *proc.Handle
 	older   *generation
-	ended   *record.Exit
+	gaveUp  *record.Exit
 }
 
 func (s *scene) close() {
@@ -279,8 +273,8 @@ func (c *claimer) look() (*scene, error) {
 	s.rec = rec
 	if rec == nil {
 		s.facts.Found = Absent
-		s.ended = c.ended()
-		s.facts.Ended = s.ended != nil
+		s.gaveUp = c.gaveUp()
+		s.facts.GaveUp = s.gaveUp != nil
 		c.lookForOlder(s, "")
 		return s, c.lookAtReaping(s)
 	}

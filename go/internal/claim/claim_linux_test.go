@@ -694,42 +694,27 @@ func TestKeeperThatOwesARestartDies(t *testing.T) {
 	}
 }
 
-// What was given up or stopped stays down: a call that was waiting for it is no
-// new one. Only a shutdown in the middle of a first start leaves it to be served.
+// What was given up stays down: a call that was waiting for it is no new one. One
+// that waited for what was shut down has yet to be served.
 func TestKeeperThatOwesARestartEndsForGood(t *testing.T) {
-	for _, c := range []struct {
-		outcome record.Outcome
-		owed    bool
-		why     Why
-		words   string
-	}{
-		{record.GaveUp, true, WhyEnded, "gave up after 5 restarts"},
-		{record.Released, true, WhyEnded, "was stopped while this call waited"},
-		{record.GaveUp, false, WhyEnded, "gave up after 5 restarts"},
-		{record.Released, false, "", ""},
-		{record.Failed, true, "", ""},
-	} {
-		t.Run(fmt.Sprint(c.outcome, " ", c.owed), func(t *testing.T) {
+	for outcome, refused := range map[record.Outcome]bool{record.GaveUp: true, record.Released: false, record.Failed: false} {
+		t.Run(string(outcome), func(t *testing.T) {
 			p := newPlace(t)
 			rec := dead(t)
-			if !c.owed {
-				rec.PID, rec.ClaimedAt = 0, proc.BootMillis()
-				rec.Host, rec.HostStarted = os.Getpid(), proc.Self().Started
-			}
 			p.kept(rec)
 			p.write(rec)
 			r := p.start(p.want())
 			r.waits()
 			g := p.gate()
 			must(t, record.Remove(p.Dir, g, name))
-			must(t, record.WriteExit(p.Dir, g, name, record.Exit{Token: rec.Token, PID: rec.PID, Outcome: c.outcome, Restarts: 5, Released: true}))
+			must(t, record.WriteExit(p.Dir, g, name, record.Exit{Token: rec.Token, PID: rec.PID, Outcome: outcome, Restarts: 5, Released: true}))
 			g.Unlock()
 			res, err := r.result()
-			if c.why == "" {
+			if !refused {
 				p.won(res, err)
 				return
 			}
-			p.refused(res, err, c.why, c.words)
+			p.refused(res, err, WhyGaveUp, "gave up after 5 restarts")
 			p.won(p.run(p.want())) // the next call
 		})
 	}

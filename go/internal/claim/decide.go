@@ -91,7 +91,7 @@ type Facts struct {
 	LongSpent   bool // twice over
 	StopOrphans bool
 	AfterTaken  bool // this caller's claim was taken from it once
-	Ended       bool // Absent: the keeper that this call has waited for gave up or was stopped
+	GaveUp      bool // Absent: the keeper that this call has waited for gave up
 	Succeeds    bool // a reaper: another host's, of the same version, is displaced and finishes by itself
 }
 
@@ -104,7 +104,7 @@ const (
 	WhyReaperDied    Why = "a reaper died while stopping the process"
 	WhyReapingHidden Why = "the process that was to be stopped cannot be identified"
 	WhyAbsent        Why = "no record"
-	WhyEnded         Why = "it was given up or stopped while this call waited for it"
+	WhyGaveUp        Why = "it was given up while this call waited for it"
 	WhyForeign       Why = "the record is another user's"
 	WhyOtherNS       Why = "the record is of another pid namespace"
 	WhyOtherNSHeld   Why = "the record is of another pid namespace and its keeper lives"
@@ -143,10 +143,10 @@ func Decide(f Facts) Decision {
 		return Decision{FinishReaping, WhyReaperDied}
 	case nobodys && f.Reaping == ReapingHidden:
 		return waitFor(f.Spent, WhyReapingHidden)
-	case f.Found == Absent && f.Ended && f.Older == NoOlder:
+	case f.Found == Absent && f.GaveUp && f.Older == NoOlder:
 		// Eight threads called at once; each of those that waited while the first
 		// one's keeper gave up would begin its six starts anew.
-		return Decision{Refuse, WhyEnded}
+		return Decision{Refuse, WhyGaveUp}
 	case f.Found == Absent:
 		return taking(f, Take, WhyAbsent)
 	case f.Found == Foreign:

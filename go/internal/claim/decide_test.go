@@ -39,7 +39,7 @@ func everything(f func(Facts)) (n int) {
 					visit(Facts{Found: found, Reaping: reaping, Process: process})
 				}
 				if found == Absent && process == Dead {
-					visit(Facts{Found: found, Reaping: reaping, Ended: true})
+					visit(Facts{Found: found, Reaping: reaping, GaveUp: true})
 				}
 			}
 		}
@@ -103,8 +103,8 @@ func protocol(f Facts) Action {
 			return refuse(f.Spent)
 		}
 	}
-	// What was given up or stopped is left down by the calls that waited for it.
-	if f.Found == Absent && f.Ended && f.Older == NoOlder {
+	// What was given up is left down by the calls that waited for it.
+	if f.Found == Absent && f.GaveUp && f.Older == NoOlder {
 		return Refuse
 	}
 	if f.Found == Absent || f.Found == Foreign {
@@ -221,7 +221,7 @@ func TestNeverTwo(t *testing.T) {
 		}
 		if d.Action == Refuse && !f.Spent {
 			switch d.Why {
-			case WhyOtherNSHeld, WhyBareAlive, WhyTurns, WhyNameInUse, WhyEnded:
+			case WhyOtherNSHeld, WhyBareAlive, WhyTurns, WhyNameInUse, WhyGaveUp:
 			default:
 				fail("there is time left")
 			}

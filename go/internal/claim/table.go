@@ -27,7 +27,7 @@ func rows() []row {
 		{"no record of ours, `.reaping` there, its process and its reaper alive", Facts{Reaping: ReaperAtWork}},
 		{"no record of ours, `.reaping` there, its process alive, its reaper dead", Facts{Reaping: ReaperDied}},
 		{"no record of ours, `.reaping` there, its process cannot be identified", Facts{Reaping: ReapingHidden}},
-		{"no record, and the keeper that this call waited for gave up, or was stopped when a restart was owed", Facts{Ended: true}},
+		{"no record, and the keeper that this call waited for gave up", Facts{GaveUp: true}},
 		{"no record", Facts{}},
 		{"another user's file", Facts{Found: Foreign}},
 		{"another pid namespace, life lock free", Facts{Found: Named, OtherNS: true, Life: no}},

@@ -213,11 +213,8 @@ func (c *claimer) refusal(d Decision, s *scene) error {
 		text = fmt.Sprintf("pid %d in %s is dead and its keeper pid %d%s has not started it again inside the claim budget of %d ms; not started: let the keeper go on (kill -CONT %d) or end it", s.rec.PID, path, s.rec.Keeper, state(s.keeper), c.q.Budget.Milliseconds(), s.rec.Keeper)
 	case WhyStarting:
 		text = fmt.Sprintf("pid %d in %s is being started by keeper pid %d%s and has not confirmed it inside the claim budget of %d ms; not started: let the keeper go on (kill -CONT %d) or end it", s.rec.PID, path, s.rec.Keeper, state(s.keeper), c.q.Budget.Milliseconds(), s.rec.Keeper)
-	case WhyEnded:
-		text = fmt.Sprintf("pid %d was stopped while this call waited for its restart; not started: the next guard() starts it", s.ended.PID)
-		if s.ended.Outcome == record.GaveUp {
-			text = fmt.Sprintf("its keeper gave up after %d restarts while this call waited; not started: the next guard() begins anew", s.ended.Restarts)
-		}
+	case WhyGaveUp:
+		text = fmt.Sprintf("its keeper gave up after %d restarts while this call waited; not started: the next guard() begins anew", s.gaveUp.Restarts)
 	case WhyNameInUse:
 		text = fmt.Sprintf("the name %s is in use in %s: pid %d of the same version runs %s under it; not started and not signalled: give one of the two another name or pidDir, or pass stopOrphans to replace it", c.q.Name, c.q.Dir.Path(), s.rec.PID, otherwise(s.rec.Argv, c.q.Argv))
 	case WhyTurns:
